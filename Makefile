@@ -1,6 +1,7 @@
 # make setup   install everything, and `paradec`, into .venv (Python 3.11 or 3.12; PYTHON= picks it)
 # make demo    set up what is missing, then translate 100 sentences by several decoders;
 #              TEXT="A dog runs." is translated, too
+# make serve   set up what is missing, then serve the demo's model at http://127.0.0.1:8000/
 # make test    set up what is missing, then ruff, mypy and the fast tests (minutes)
 # make test-slow   the other tests: pipelines, several processes, browser
 # make mutants   change the package in one place after another: do the fast tests notice?
@@ -52,7 +53,7 @@ export CHECK_MACHINE
 
 MINOR := -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
-.PHONY: help setup demo test test-slow mutants test-gpu wheel docs force
+.PHONY: help setup demo serve test test-slow mutants test-gpu wheel docs force
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -60,6 +61,9 @@ setup: $(STAMP)
 
 demo: $(STAMP)
 	@"$(VENV)/bin/paradec" demo $(ARGS) $(if $(TEXT),--text "$$TEXT")
+
+serve: $(STAMP)
+	@"$(VENV)/bin/paradec" serve --model data-bin/demo.en-de $(ARGS)
 
 test: $(STAMP)
 	"$(VPY)" -m ruff check .

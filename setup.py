@@ -80,9 +80,11 @@ setup(
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
     package_data={
-        "fairseq_paradec": ["py.typed"],
+        "fairseq_paradec": ["py.typed", "page.css"],
         "fairseq_paradec.engine": ["csrc/*"],
+        "fairseq_paradec.lab": ["papers.toml"],
         "fairseq_paradec.lab.analysis": ["*.css", "*.js"],
+        "fairseq_paradec.serve": ["page/*"],
         "fairseq_paradec.training": ["presets.toml"],
         "fairseq_paradec.lab.measure": ["benchmark.schema.json", "passes.schema.json"],
     },
@@ -120,6 +122,10 @@ setup(
         "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3", "pyyaml>=6"],
         # sentences of long texts in many languages: paradec translate --format
         "text": ["sentencex>=1.0.20,<2"],
+        # translations over HTTP: paradec serve
+        "serve": ["fastapi>=0.115,<1", "uvicorn>=0.30,<1", "prometheus-client>=0.20,<1"],
+        # the language of a text: paradec serve, source "auto" and /detect
+        "detect": ["lingua-language-detector>=2,<3"],
         # corpora on a Ray cluster, and in parquet: paradec translate --cluster, paradec distill
         "cluster": ["ray>=2.40,<3", "pyarrow>=15"],
         # this documentation as a site: make docs
@@ -134,6 +140,9 @@ setup(
             "pytest-xdist>=3.6",
             "hypothesis>=6.100,<7",
             "sentencex>=1.0.20,<2",
+            # a client of the server, and faults that nobody thought of
+            "libretranslatepy>=2.1,<3",
+            "schemathesis>=4,<5",
             "ruff",
             "mypy",
             # wheels: make wheel

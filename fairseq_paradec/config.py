@@ -108,8 +108,9 @@ class DecodingConfig:
     )
     jacobi_length: str = _option(
         "grow",
-        "length of the block. grow: the source's length, doubled until the sentence ends; oracle: "
-        "greedy's own output length, found outside the timer (the paper's ideal)",
+        "what is known of the target's length. grow: nothing; pj's block is as long as the source, "
+        "and doubled until the sentence ends; oracle: greedy's own output length, found outside "
+        "the timer (the paper's ideal)",
         choices=("grow", "oracle"),
     )
     jacobi_stop: str = _option(
@@ -163,6 +164,12 @@ class DecodingConfig:
         "are predicted independently and may repeat",
         least=1,
         absent="none",
+    )
+    length_formula: str = _option(
+        "fairseq",
+        "what a beam's scores are divided by. fairseq: length**lenpen; google: "
+        "((5 + length) / 6)**lenpen (Wu et al. 2016), as IBDecoder's authors",
+        choices=("fairseq", "google"),
     )
     engine: str = _option(
         "auto",
@@ -341,9 +348,10 @@ def check_values(given: Mapping[str, Any]) -> None:
         ALL[name].check(value)
     if given.get("engine") == "native" and given.get("engine_dtype") == "fp16":
         raise option_error("--engine-dtype", "fp16", "fp32, bf16 or int8 with --engine native")
-    if given.get("unnormalized") and given.get("lenpen", 1.0) != 1.0:
-        others = "--unnormalized, by which no length divides"
-        raise excludes("--lenpen", given["lenpen"], others)
+    for name, plain in (("lenpen", 1.0), ("length_formula", "fairseq")):
+        if given.get("unnormalized") and given.get(name, plain) != plain:
+            others = "--unnormalized, by which no length divides"
+            raise excludes(flag(name), given[name], others)
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
         raise excludes("--accept-distance", given["accept_distance"], "--accept-topk")
     if given.get("latency_budget_ms"):

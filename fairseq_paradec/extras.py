@@ -29,9 +29,16 @@ EXTRAS: dict[str, str] = {
     "sentencepiece": "import",
     "yaml": "import",
     "sentencex": "text",
+    "fastapi": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
+    "lingua": "detect",
     "ray": "cluster",
     "pyarrow": "cluster",
 }
+
+#: What ``paradec serve`` needs.
+SERVE = ("fastapi", "uvicorn", "prometheus_client")
 
 #: What the commands that measure and draw need all together; setup.py's ``[lab]`` is these.
 LAB = ("matplotlib", "networkx", "jsonschema", "sacrebleu", "rouge_score", "PIL")

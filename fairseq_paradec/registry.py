@@ -223,7 +223,7 @@ _ENTRIES = (
         name="pgj",
         summary="Jacobi decoding in blocks from left to right",
         decoder=".jacobi.JacobiDecoder",
-        reads=_BLOCKS,
+        reads=(*_BLOCKS, "jacobi_length"),
     ),
     Method(
         name="hgj",
@@ -305,7 +305,7 @@ _ENTRIES = (
         summary="beam search over several words per step; for a plain Transformer fairseq's beam "
         "search, on this plugin's decoder",
         decoder=".multiword_beam.MultiwordBeamDecoder",
-        reads=("beam", "deduplicate_ngrams"),
+        reads=("beam", "deduplicate_ngrams", "length_formula"),
         exact=Exact("of a plain Transformer, with --beam 1", lambda config: True),
         verifier=WRITES_STEPS,
         audited=False,
@@ -314,7 +314,7 @@ _ENTRIES = (
         name="double_token_beam",
         summary="beam search over pairs of words, from both ends",
         decoder=".double_token_beam.DoubleTokenBeamDecoder",
-        reads=("beam", "deduplicate_ngrams"),
+        reads=("beam", "deduplicate_ngrams", "length_formula"),
         exact=NEVER,
         verifier=WRITES_PAIRS,
         audited=False,

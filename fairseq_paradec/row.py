@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .records import PassRecord
@@ -21,6 +22,8 @@ class Row:
         scores: the verifier's log-probability of each committed token.
         passes: one record per decoder pass of this row.
         finished: whether the last committed token is ``</s>``.
+        watch: is told the passes so far, after each pass if the method is the loop, and at the end;
+            an error that it raises ends the batch. None: nobody watches.
     """
 
     index: int
@@ -32,6 +35,7 @@ class Row:
     scores: list[float] = field(default_factory=list)
     passes: list[PassRecord] = field(default_factory=list)
     finished: bool = False
+    watch: Callable[[Sequence[PassRecord]], None] | None = None
 
     @property
     def room(self) -> int:
@@ -43,7 +47,7 @@ class Row:
         return eos in self.prefix[1 : self.limit] and self.prefix[0] != eos
 
     def fresh(self) -> Row:
-        """Return a row of the same sentence without committed tokens and given draft."""
+        """Return a row of the same sentence without committed tokens, given draft and watch."""
         return Row(self.index, self.source, self.limit, self.prefix)
 
     def commit(self, tokens: list[int], scores: list[float], eos: int) -> None:

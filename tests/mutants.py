@@ -1,6 +1,7 @@
 """Seed faults into a copy of the package, one at a time, and see whether the fast tests notice.
     make mutants                          all; their rows on stdout, and in docs/testing.md
     make mutants ARGS="--only cache"      those of one area, or whose name contains a word
+    make mutants ARGS=--untried           those whose row has a dash
     make mutants ARGS=--check             only: every anchor is found exactly once
     make mutants ARGS=--page              only: the rows of docs/testing.md, of a changed list
 A mutant is killed when a fast test fails. The tests that are named are run first, in their order,
@@ -47,7 +48,7 @@ RULES, ACCEPT = "token_rules.py", "decoding/acceptance.py"
 CACHE, MASKS = "engine/cache.py", "engine/masks.py"
 LOCAL, BLOCK = "engine/local.py", "engine/block.py"
 ENSEMBLE, PROJECTION = "engine/scorers.py", "engine/projection.py"
-GATHER, BEAM = "engine/gather.py", "decoding/written.py"
+KNOWN, BEAM = "engine/known.py", "decoding/written.py"
 PASSES, NATIVE = "engine/native/passes.py", ("test_native.py", *TABLE)
 SEARCH, SEARCHES = "engine/csrc/search.h", ("test_native_search.py",)
 TREES = ("test_tree_passes.py",)
@@ -62,6 +63,7 @@ TEXT = "test_documents.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 RECORDS = "records.py"
 DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
+NATIVE_DRAFTS = "engine/csrc/search_drafts.h"
 DEPTH, DEEP = "decoding/depth.py", ("test_beam_depth.py",)
 
 MUTANTS = [
@@ -247,7 +249,7 @@ MUTANTS = [
         "test_gad.py",
         *TABLE,
     ),
-    m("position", GATHER, "first = module.padding_idx + 1", "first = module.padding_idx + 2"),
+    m("position", KNOWN, "first = places.padding_idx + 1", "first = places.padding_idx + 2"),
     m(
         "position",
         CACHE,
@@ -334,7 +336,18 @@ MUTANTS = [
         "test_shortlist.py",
     ),
     # a search in one call
-    m("search", SEARCH, "t + 1 > to.limits", "t + 2 > to.limits", *SEARCHES),
+    m("search", SEARCH, "(t + 1) * z > to.limits", "t * z > to.limits", *SEARCHES),
+    m("search", SEARCH, "a.first > b.first", "a.first < b.first", *SEARCHES),
+    m("search", SEARCH, "/ to.divisors[length]", "/ to.divisors[1]", *SEARCHES),
+    m("search", "engine/csrc/beam.h", "!ends || n >= B", "!ends", *SEARCHES),
+    m("search", "engine/csrc/beam.h", "(both ? right : 0)", "0", *SEARCHES),
+    m(
+        "search",
+        "engine/csrc/beam.h",
+        "find_largest(lefts, 2 * B",
+        "find_largest(lefts, B",
+        *SEARCHES,
+    ),
     m("search", SEARCH, "to.counts[tree.sentence] == B ||", "", *SEARCHES),
     m("search", SEARCH, "used[slot] = 1", "used[slot] = 0", *SEARCHES),
     m("search", SEARCH, "copy_store(stack, own, before);", "", *SEARCHES),
@@ -456,6 +469,7 @@ MUTANTS = [
     ),
     m("drafter", JACOBI, "end = (done // size + 1) * size", "end = done + size"),
     m("drafter", JACOBI, "return end if last is None else min(end, last)", "return end"),
+    m("drafter", JACOBI, "last = self.lengths[row.index]", "last = 2 * self.lengths[row.index]"),
     m("drafter", GUESSES, "following = self.seen[where + 1 :", "following = self.seen[where :"),
     m("drafter", GAD, "self.scorer.reorder(stay)", "self.scorer.reorder(range(len(stay)))"),
     # assisted
@@ -572,10 +586,11 @@ MUTANTS = [
     m(
         "score",
         BEAM,
-        "return hypo.score / (len(hypo.words) + 1) ** self.len_penalty",
+        "return hypo.score / length**self.len_penalty",
         "return hypo.score / len(hypo.words) ** self.len_penalty if hypo.words else 0.0",
         "test_multiword_beam.py",
     ),
+    m("score", BEAM, "((5 + length) / 6)", "((6 + length) / 6)", "test_multiword_beam.py"),
     m(
         "score",
         BEAM,
@@ -689,6 +704,22 @@ MUTANTS = [
     m("beams", DRAFTS, "for level in range(self.depth + 1):", "for level in range(2):", *DRAFTED),
     m("beams", DRAFTS, "self.verifier.roll_back()", "pass", *DRAFTED),
     m("beams", AUDIT, "if self._same(ours == theirs):", "if self._same(True):", *DRAFTED),
+    # drafts of a search in one call
+    m("beams", NATIVE_DRAFTS, "if (m == DRAFTER && tree.known[node]) continue;", "", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "if (real) finish(", "finish(", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "one.written > to.limits", "one.written >= to.limits", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "own[node] = -1;", "", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "bits[i] = to.bits[at]", "bits[i] = 0", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "forced[i] = to.forced[at]", "forced[i] = rules.pad", *DRAFTED),
+    m(
+        "beams",
+        NATIVE_DRAFTS,
+        "if (before.slots > 0) copy_store",
+        "if (false) copy_store",
+        *DRAFTED,
+    ),
+    m("beams", NATIVE_DRAFTS, "while (!one.ends && std", "if (!one.ends && std", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "if (!trees[s].known[node]) wanted", "wanted", *DRAFTED),
     m("audit", AUDIT, "self.identical += 1", "self.identical += 0", "test_reports.py"),
 ]
 
@@ -774,10 +805,14 @@ def main() -> int:
     """Run them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="an area, or a part of a file's name")
+    parser.add_argument("--untried", action="store_true", help="those that no run has tried")
     parser.add_argument("--check", action="store_true", help="only look for the anchors")
     parser.add_argument("--page", action="store_true", help="only write the list into the page")
     args = parser.parse_args()
     chosen = [one for one in MUTANTS if args.only in one.area or args.only in one.file]
+    if args.untried:
+        _, known, _ = split_page()
+        chosen = [one for one in chosen if known.get(row(one), UNTRIED) == UNTRIED]
     lost = [one for one in chosen if find(one) is None]
     for one in lost:
         print(f"mutants: not found exactly once in {one.file}: {one.old!r}", file=sys.stderr)

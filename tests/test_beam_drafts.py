@@ -19,9 +19,9 @@ from support.multiword import PREFIXES
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.analysis import beam_plot
+from fairseq_paradec.lab.analysis import beam_tree
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
-from fairseq_paradec.lab.measure import specs
+from fairseq_paradec.lab.measure import lossless_beams, specs
 from fairseq_paradec.lab.measure.systems import BEAM, FairseqSystem, Models
 from fairseq_paradec.records import read
 
@@ -336,11 +336,35 @@ def test_lossless_counts_n_best_lists(tmp_path: Path) -> None:
     assert paradec([*words, "self_draft"]) == 0
     rows = json.loads(Path(out).read_text(encoding="utf-8"))["rows"]
     assert [(row["beam"], row["engine"]) for row in rows] == [
-        (beam, engine) for beam in (2, 3) for engine in ("native", "torch")
+        (beam, engine) for engine in ("native", "torch") for beam in (2, 3)
     ]
     assert all(row["identical"] + row["ties"] == row["sentences"] == 3 for row in rows)
     assert all(row["passes"] >= 1 and row["block"] == 8 for row in rows)
     assert paradec([*words, "jacobi"]) == 2
+
+
+def test_lossless_goes_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fairseq's search of a beam runs once; finished rows are not decoded again."""
+    out, judged, rows = tmp_path / "lossless.json", [], []
+    words = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--beams", "2,3"]
+    words += ["--limit", "3", "--batch-sizes", "1,3", "--decoding", "self_draft"]
+    judge, measure = lossless_beams._judged, lossless_beams._row
+    monkeypatch.setattr(lossless_beams, "_judged", lambda *a: (judged.append(a[2]), judge(*a))[1])
+
+    def row(*of: Any) -> dict[str, Any]:
+        rows.append(of[3:])
+        if len(rows) == 3:
+            raise KeyboardInterrupt
+        return measure(*of)
+
+    monkeypatch.setattr(lossless_beams, "_row", row)
+    assert paradec([*words, "--out", str(out)]) == 130
+    assert paradec([*words, "--out", str(out)]) == 0
+    assert (judged, len(rows)) == ([2, 3], 1 + 8)
+    found = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert [(row["beam"], row["batch size"]) for row in found[:4]] == rows[:2] + rows[3:5]
+    assert all(row["identical"] + row["ties"] == 3 for row in found)
+    assert [*tmp_path.iterdir()] == [out]
 
 
 def test_what_a_benchmark_calls_a_drafted_beam() -> None:
@@ -361,7 +385,7 @@ def test_a_trace_has_the_tree_and_a_picture_of_it(kind: str, tmp_path: Path) -> 
     task.inference_step(found, [model], sample := batch(task, RAGGED, seed=2))
     words = task.target_dictionary
     for source, (_, record) in zip(source_rows(sample), read(str(path)), strict=True):
-        nodes = beam_plot.read_tree(record, "here")
+        nodes = beam_tree.read_tree(record, "here")
         assert [one.number for one in nodes] == [
             number for number, one in enumerate(record["trace"], 1) for _ in one["tree"]
         ]
@@ -378,9 +402,9 @@ def test_a_trace_has_the_tree_and_a_picture_of_it(kind: str, tmp_path: Path) -> 
         kept = {text for text, one in zip(texts, nodes, strict=True) if one.kept}
         assert kept == lived
         assert kind == "other" or len(kept) == len(nodes)
-        best = beam_plot.best_path(nodes, record["output"])
+        best = beam_tree.best_path(nodes, record["output"])
         assert len(best) == len(record["output"])
-        where = beam_plot.places(nodes, best)
+        where = beam_tree.places(nodes, best)
         assert len(set(where)) == len(where) and {where[n][1] for n in best} == {0}
     assert paradec(["trace", str(path), "--tree", str(tmp_path / "tree.svg")]) == 0
     assert (tmp_path / "tree.svg").read_text(encoding="utf-8").count("<path") > len(nodes)

@@ -9,8 +9,10 @@ import os
 from typing import Any
 
 import pytest
+import torch
 from support.commands import DEMO, ROOT, run_python, succeed
 
+import fairseq_paradec
 from fairseq_paradec.forks import Lock
 
 START = """
@@ -90,6 +92,14 @@ with multiprocessing.get_context("fork").Pool(4) as pool:
     (parent, *children), err = run(code, engine)
     assert len(children) == 10
     check(parent, children, err)
+
+
+def test_a_translation_draws_no_random_number() -> None:
+    """The lock of torch's generator, held by another thread at a fork, is lost in the child."""
+    model = fairseq_paradec.load(DEMO)
+    before = torch.get_rng_state()
+    assert all(model.translate(["A dog runs.", "Two men sit."], batch_size=1))
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_forks_inside_a_thread_while_another_decodes() -> None:

@@ -259,6 +259,21 @@ def test_repetitions_are_dropped_on_request(longest: int) -> None:
     assert fewer > 0
 
 
+@pytest.mark.parametrize("name", ["ibdecoder", "double_token"])
+def test_googles_formula_ranks_on_request(name: str) -> None:
+    """--length-formula google: by score / ((5 + length) / 6)**lenpen, the best first."""
+    task, model = reordered(name, size=7)
+    sample, limits = batch(task, RAGGED), Limits(max_len_b=14, lenpen=0.6)
+    found = run(task, [model], sample, 4, limits, length_formula="google")
+    for hypos in found:
+        for one in hypos:
+            total = float(one["positional_scores"].sum())
+            wanted = total / ((5 + len(one["tokens"])) / 6) ** 0.6
+            assert float(one["score"]) == pytest.approx(wanted, rel=1e-5)
+        scores = [float(one["score"]) for one in hypos]
+        assert scores == sorted(scores, reverse=True)
+
+
 def test_a_native_step_is_the_same() -> None:
     """Random scores, some words impossible; with NaN there is no hypothesis."""
     task, model = reordered("ibdecoder")

@@ -7,17 +7,31 @@ from unittest import mock
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from support.builders import Limits, batch, task_for, tiny_model, tiny_task
+from support.builders import (
+    Limits,
+    batch,
+    source_rows,
+    task_for,
+    tiny_model,
+    tiny_reordered,
+    tiny_task,
+)
+from support.multiword import MODELS, RAGGED, assert_same, twin
 
 from fairseq_paradec.decoding.beam import BeamSearch
 from fairseq_paradec.engine.chunk import ChunkScorer
+from fairseq_paradec.engine.native.beam import Searching
 from fairseq_paradec.engine.settings import Engine
+from fairseq_paradec.target_order import order_of
 
+#: Models whose steps see less than all words before: they are searched step by step.
+STEPWISE = ("independent", "vanilla_mask", "double_token-vanilla")
 LIMITS = {
     "plain": Limits(max_len_b=40),
     "long": Limits(max_len_b=60, min_len=50, unkpen=0.7),
     "short": Limits(max_len_b=4, lenpen=0.6),
     "ratio": Limits(max_len_a=0.8, max_len_b=2, unnormalized=True),
+    "least": Limits(max_len_b=9, min_len=6, temperature=1.7, unkpen=3.0),
     "warm": Limits(max_len_b=9, min_len=6, temperature=1.7, suppressed=(5, 6, 9)),
 }
 
@@ -32,7 +46,9 @@ def search(
     task: Any, model: Any, sample: Any, limits: Limits, beam: int, prefix: Any = None, **flags: Any
 ) -> list[list[dict[str, Any]]]:
     """All hypotheses of each row."""
-    given = limits.flags() | {"decoding": "multiword_beam", "beam": beam, "engine": "native"}
+    pairs = order_of(model).double_token
+    kind = "double_token_beam" if pairs else "multiword_beam"
+    given = limits.flags() | {"decoding": kind, "beam": beam, "engine": "native"}
     generator = task.build_generator([model], argparse.Namespace(**given | flags))
     found: list[list[dict[str, Any]]] = task.inference_step(
         generator, [model], sample, prefix_tokens=prefix
@@ -102,4 +118,44 @@ def test_words_outside_the_vocabulary_are_refused() -> None:
     rules = generator._make_rules(None, None, torch.device("cpu"))
     for start in (-1, 10**6):
         with pytest.raises(IndexError, match="not in the model's vocabulary"):
-            scorer.search(rules.at(rows), start, 2, 3)
+            scorer.search(rules.at(rows), Searching([start], 2, 3))
+
+
+#: Models whose steps write several words, or words in another order, and see all words before.
+ORDERS = [name for name in MODELS if name not in STEPWISE]
+
+
+def reordered(given: str, size: int = 40) -> tuple[Any, Any]:
+    """A task and its model, as ``support.multiword`` has them, whose weights last."""
+    arch, seed, options = MODELS[given]
+    task = tiny_task(size=size)
+    model = tiny_reordered(task, arch, seed=seed, **options).float()
+    model._is_generation_fast = True
+    return task, model
+
+
+@pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("given", ORDERS)
+def test_one_call_is_the_single_steps_of_several_words(given: str, form: str) -> None:
+    """Hypotheses that end within a step, at limits within one, few words: to the last bit."""
+    for size, beam, lengths in ((60, 5, [7, 3, 12, 1]), (7, 4, [2, 5]), (40, 1, [9, 4])):
+        task, model = reordered(given, size)
+        sample = batch(task, lengths)
+        for limits in (LIMITS["plain"], LIMITS["short"], LIMITS["warm"]):
+            found = search(task, model, sample, limits, beam, engine_dtype=form)
+            with mock.patch.object(BeamSearch, "_at_once", False):
+                steps = search(task, model, sample, limits, beam, engine_dtype=form)
+            same(found, steps, exactly=True)
+            assert [row[0]["steps"] for row in found] == [row[0]["steps"] for row in steps]
+
+
+@pytest.mark.parametrize("limits", [LIMITS[name] for name in ("plain", "short", "ratio", "least")])
+@pytest.mark.parametrize("given", ORDERS)
+def test_several_words_in_one_call_are_the_twins(given: str, limits: Limits) -> None:
+    """Algorithm 1 of Zhang et al. 2020 and of Imamura and Sumita 2020, as in tests/reference."""
+    task, model = reordered(given)
+    sample = batch(task, RAGGED, seed=5)
+    for beam in (1, 3):
+        hypos = search(task, model, sample, limits, beam)
+        for source, got in zip(source_rows(sample), hypos, strict=True):
+            assert_same(got, twin([model], source, beam, limits))

@@ -39,6 +39,7 @@ GOOD = {
     "speed_profile": "profile.json",
     "latency_budget_ms": 20.0,
     "deduplicate_ngrams": 2,
+    "length_formula": "google",
     "draft_confidence": 0.4,
     "draft_tree": 24,
 }

@@ -17,7 +17,9 @@ from support.tables import run
 import fairseq_paradec
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.engine.native import shelf
+from fairseq_paradec.errors import UsageError
 from fairseq_paradec.files import checksum
+from fairseq_paradec.plugin.tasks.loading import load_paths
 
 SENTENCES = (DEMO / "raw" / "demo.en").read_text(encoding="utf-8").splitlines()[:5]
 
@@ -150,3 +152,88 @@ def test_a_mistake_is_named(capsys: Any, tmp_path: Path) -> None:
     arguments = [str(DEMO), str(tmp_path / "out"), "--path", str(DEMO / "model.pt")]
     status, _, err = run(capsys, "pack", *arguments, "--engine-dtype", "int4")
     assert status == 2 and "--engine-dtype: got 'int4'; allowed: fp32, bf16, int8" in err
+
+
+# ---- packed weights alone ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's folder, with weights in two forms and no others."""
+    folder = tmp_path_factory.mktemp("alone") / "model"
+    made = [str(DEMO), str(folder), "--path", str(DEMO / "model.pt"), "--tokenizer", "moses"]
+    more = ["--bpe", "subword_nmt", "--bpe-codes", str(DEMO / "codes.bpe")]
+    assert paradec(["pack", *made, *more, "--engine-dtype", "int8,bf16", "--packed-only"]) == 0
+    return folder
+
+
+def test_the_checkpoint_has_no_map_of_a_layer(alone: Path) -> None:
+    """And the process has none in fp32."""
+    weights = torch.load(alone / "model.pt", map_location="cpu")["model"]
+    assert [one for one in weights.values() if one.dim() == 2 and one.size(0) < 7944] == []
+    model = fairseq_paradec.load(alone).models[0]
+    there = {name for name, one in model.named_parameters() if not one.is_meta}
+    assert there < {*weights} and len(there) < len(list(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decoding": "greedy"},
+        {"decoding": "self_draft", "engine_dtype": "bf16"},
+        {"decoding": "multiword_beam", "beam": 3},
+        {"decoding": "assisted", "drafter_path": str(DEMO / "assistant.pt")},
+        {},
+    ],
+)
+def test_weights_packed_alone_decode_as_all_weights_do(
+    alone: Path, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """By the first dtype of the list unless another is given; records have the model's hash."""
+    runs = []
+    for folder, dtype in ((alone, {}), (DEMO, {"engine_dtype": "int8"})):
+        stats = tmp_path / f"{len(runs)}.jsonl"
+        given: dict[str, Any] = dtype | options | {"stats_file": str(stats)}
+        found = fairseq_paradec.load(folder).results(SENTENCES, **given)
+        texts = [(one.text, one.score) for one in found]
+        models = {json.loads(line)["model"] for line in stats.read_text("utf-8").splitlines()[1:]}
+        runs.append((texts, models))
+    assert runs[0] == runs[1] and len(runs[0][1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "torch"}, "--engine torch with --engine-dtype int8 needs torch's weights"),
+        ({"engine_dtype": "fp32"}, "got 'fp32'; allowed: int8 or bf16, as this model folder"),
+        ({"engine_dtype": "fp16"}, "--engine-dtype fp16 needs torch's weights"),
+        ({"decoding": "greedy", "audit": True}, "--audit needs torch's weights"),
+        ({"decoding": "beam", "engine_dtype": None}, "--decoding beam needs torch's weights"),
+    ],
+)
+def test_what_needs_torchs_weights_is_refused(
+    alone: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        fairseq_paradec.load(alone).translate(SENTENCES[:1], **options)
+    assert "\n" not in str(error.value)
+
+
+def test_fairseqs_loaders_refuse_a_checkpoint_without_maps(alone: Path) -> None:
+    with pytest.raises(UsageError, match="a checkpoint with all weights"):
+        load_paths([str(alone / "model.pt")], data=str(alone))
+
+
+def test_weights_packed_alone_for_another_cpu_are_refused(alone: Path, tmp_path: Path) -> None:
+    folder = changed(alone, tmp_path / "model", lambda old: old.replace(b"tiles ", b"tilez ", 1))
+    with pytest.raises(UsageError, match="another instruction set's.*pack it here again"):
+        outputs(folder, "int8")
+    assert outputs(folder, "bf16") == outputs(DEMO, "bf16")
+
+
+def test_mistakes_of_packing_alone_are_named(capsys: Any, tmp_path: Path) -> None:
+    given = ["--path", str(DEMO / "model.pt"), "--packed-only"]
+    status, _, err = run(capsys, "pack", str(DEMO), str(tmp_path / "out"), *given)
+    assert status == 2 and "--packed-only needs --engine-dtype" in err
+    status, _, err = run(capsys, "pack", str(DEMO), str(DEMO), *given, "--engine-dtype", "int8")
+    assert status == 2 and "allowed: a new folder with --packed-only" in err

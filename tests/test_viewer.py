@@ -11,7 +11,7 @@ from support.builders import DEMO, Limits, decode
 from support.trace_records import read
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.lab.analysis import page
+from fairseq_paradec.lab.analysis import beam_tree, page
 from fairseq_paradec.lab.analysis.ddg import from_record
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.lab.analysis.trace_view import ORIGINS
@@ -133,6 +133,49 @@ def test_every_token_is_told_as_its_trace_has_it(browser, traces, tmp_path):
         assert browser.texts(".source .word") == records[which]["source"]
         if count < 3:
             browser.one(".onward").click()
+    browser.check_quiet()
+
+
+@pytest.mark.slow
+def test_a_beams_tree_is_on_the_page_as_the_trace_has_it(browser, tmp_path):
+    """Each node's token, pass and fate; the slider hides what has not been read."""
+    models, task = loading.load(str(DEMO), str(DEMO / "model.pt"))
+    task.load_dataset("test")
+    sample = task.dataset("test").collater([task.dataset("test")[82]])
+    trace, path = tmp_path / "trace.jsonl", tmp_path / "page.html"
+    flags = {"decoding": "self_draft", "beam": 4, "block_size": 6, "trace_file": str(trace)}
+    decode(task, models, sample, Limits(max_len_b=50), **flags)
+    greedy = tmp_path / "greedy.jsonl"
+    decode(task, models, sample, Limits(max_len_b=50), decoding="greedy", trace_file=str(greedy))
+    files = ["trace", str(trace), str(greedy), "--html", str(path), "--color", "never"]
+    assert paradec(files) == 0
+    browser.open(path)
+    choose(browser, "views", "tree")
+    (record,) = read(trace)
+    nodes = beam_tree.read_tree(record, "s")
+    best = beam_tree.best_path(nodes, record["output"])
+    told = tips(browser, "section[data-panel='0'] .node")
+    fates = [beam_tree.state(nodes, i, best) for i in range(len(nodes))]
+    assert {*fates} == {beam_tree.BEST, beam_tree.KEPT, beam_tree.NEVER}
+    assert (told[0]["by"], "position" in told[0]) == ("the decoder's first input", False)
+    columns = [column for column, _ in beam_tree.places(nodes, best)]
+    facts = [
+        (one.word, str(one.number), str(column - 1), fate)
+        for one, column, fate in zip(nodes, columns, fates, strict=True)
+    ]
+    keys = ("token", "pass", "position", "by")
+    assert [tuple(tip[key] for key in keys) for tip in told[1:]] == facts[1:]
+    needed = sum(one.kept for one in nodes)
+    line = f"{len(nodes)} tokens read in {nodes[-1].number} passes, {needed} of them needed"
+    assert browser.one("section[data-panel='0'] h4").text == line
+    assert "No tree" in browser.one("section[data-panel='1'] .body").text
+    browser.driver.execute_script(
+        "const slider = document.querySelector('input.pass'); slider.value = 1;"
+        "slider.dispatchEvent(new Event('input'));"
+    )
+    after_one = [one.number > 1 for one in nodes]
+    assert ["open" in one.get_attribute("class") for one in browser.all(".node")] == after_one
+    assert any(after_one)
     browser.check_quiet()
 
 

@@ -86,9 +86,9 @@ def run(args: argparse.Namespace) -> int:
 
 def checkpoint(path: Path) -> Iterator[tuple[str, str]]:
     """Yield what a file holds: names and texts."""
-    from fairseq import checkpoint_utils
+    from ..plugin.files import read_checkpoint
 
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    state = read_checkpoint(str(path))
     weights, settings = state["model"], state["cfg"].model
     kinds = Counter[str]()
     for weight in weights.values():

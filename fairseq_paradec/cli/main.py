@@ -23,6 +23,7 @@ from . import arguments
 GROUPS: dict[str, dict[str, str]] = {
     "decode, check, measure": {
         "translate": "plain text by a model folder: a line out for each line in",
+        "serve": "translations over HTTP, and a page that shows drafts being checked",
         "doctor": "what a checkpoint is, and which decoders fit it",
         "demo": "100 sentences by every decoder: passes, times, equal outputs",
         "lossless": "compare decoders with fairseq's greedy search, token by token",
@@ -35,6 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "modules": "where decoders' time goes: encoder, decoder, vocabulary",
         "threads": "what several threads, generators and processes give",
         "workers": "what several processes, or a Ray cluster, give for a corpus",
+        "start-up": "what an import, help and a first sentence cost",
         "training-speed": "updates per second of architectures",
     },
     "look": {
@@ -45,6 +47,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "analyse": "analyses of texts, scores, benchmarks and traces",
         "report": "one page of all benchmarks and traces of a folder",
         "results": "render RESULTS.md from results/*.json",
+        "papers": "every table of the five papers: ours, and how it comes out",
     },
     "make data and models": {
         "pack": "a model folder of a checkpoint, dictionaries and BPE",
@@ -63,7 +66,8 @@ GROUPS: dict[str, dict[str, str]] = {
 #: they begin to work.
 LAB = frozenset(
     "demo lossless benchmark acceptance drafts evaluate passes breakeven modules threads workers "
-    "training-speed trace ddgviz order gallery analyse report results images".split()
+    "start-up training-speed trace ddgviz order gallery analyse report results papers "
+    "images".split()
 )
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)

@@ -56,6 +56,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="also keep the weights as native passes read them, in these dtypes of fp32, bf16 and "
         "int8, with commas: processes that read the folder share them",
     )
+    add(
+        "--packed-only",
+        action="store_true",
+        help="of the weights that --engine-dtype packs keep no others: the folder is smaller and "
+        "loads faster, decodes on CPUs of this kind alone, and by native passes alone",
+    )
     add("-s", "--source-lang", help="(default: as files of DATA are named)")
     add("-t", "--target-lang", help="(default: as files of DATA are named)")
     add("--tokenizer", help="fairseq's name of the tokenizer that made the text, such as moses")
@@ -67,6 +73,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the folder."""
+    from ..engine.encoder import lean_encoder
+    from ..plugin.tasks.packed_only import save
     from ..translator.translator import Translator
 
     folder, files = plan(args)
@@ -75,6 +83,10 @@ def run(args: argparse.Namespace) -> int:
         if dtype not in DTYPES:
             raise option_error("--engine-dtype", dtype, ", ".join(DTYPES))
     in_place = args.out.resolve() == args.data.resolve()
+    if args.packed_only and not dtypes:
+        raise needs("--packed-only", True, "--engine-dtype")
+    if args.packed_only and in_place:
+        raise option_error("OUT", str(args.out), "a new folder with --packed-only")
     with arguments.quiet(), nullcontext(args.out) if in_place else new_folder(args.out) as made:
         for name, path in files.items():
             if not in_place:
@@ -90,6 +102,12 @@ def run(args: argparse.Namespace) -> int:
                 said = said.replace(str(made / name), str(path))
             raise UsageError(said.replace(str(made), str(args.out))) from error
         folder = replace(folder, packed=_save_packed(model, made, dtypes))
+        if args.packed_only:
+            if lean_encoder(model) is None:
+                raise option_error("--packed-only", True, "none with this model's encoder")
+            save(model, made / folder.model)
+            settings = {**folder.settings, "engine_dtype": dtypes[0]}
+            folder = replace(folder, packed_only=True, settings=settings)
         write(made, folder)
     size = sum((args.out / name).stat().st_size for name in folder.files) / 1e6
     print(f"{args.out}: {size:.1f} MB; paradec translate --model {quote(str(args.out))} reads it")
@@ -158,13 +176,13 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
     Raises:
         UsageError: there is no DATA, or no language.
     """
-    from fairseq.data import data_utils
+    from ..plugin.files import language_pair
 
     if not args.data.is_dir():
         raise option_error(
             "DATA", str(args.data), "a folder that fairseq-preprocess made; there is none"
         )
-    found = data_utils.infer_language_pair(str(args.data))
+    found = language_pair(str(args.data))
     pair = args.source_lang or found[0], args.target_lang or found[1]
     for name, language in zip(("-s", "-t"), pair, strict=True):
         if language is None:

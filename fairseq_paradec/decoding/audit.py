@@ -8,11 +8,11 @@ from itertools import pairwise, zip_longest
 from typing import Any
 
 import torch
-from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from ..config import DecodingConfig
 from .samples import select_rows
+from .stock_search import beam_search
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Audit:
 
     def __init__(self, models: list[Any], tgt_dict: Any, beam: int = 1, **kwargs: Any) -> None:
         self.models, self.beam = models, beam
-        self.judge = SequenceGenerator(models, tgt_dict, **(kwargs | {"beam_size": beam}))
+        self.judge = beam_search(models, tgt_dict, beam, **kwargs)
         self.max_len_a, self.max_len_b = self.judge.max_len_a, self.judge.max_len_b
         self.judge.max_len_a = 0  # see compare
         self.sentences = 0

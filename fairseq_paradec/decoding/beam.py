@@ -12,12 +12,11 @@ from torch import Tensor
 
 from ..engine.chunk import ChunkScorer
 from ..engine.masks import Mask
-from ..engine.native.beam import Searched
+from ..engine.native.beam import Searched, Searching
 from ..engine.scorers import Scorer
 from ..row import Row
-from ..target_order import TargetOrder
 from ..token_rules import Best, TokenRules
-from .written import Written
+from .written import Results, Written
 
 
 class Candidates(NamedTuple):
@@ -74,24 +73,21 @@ class BeamSearch:
 
     Attributes:
         scorer: of the models, with a StepScorer for each.
-        order: the models' target order.
+        results: the models' target order; the value by which finished hypotheses are compared; and
+            whether to keep the runner-up of each word, for a trace.
         bos: the first of the start symbols of an order that has two.
         beam_size: the number of hypotheses that a sentence finishes.
         count: N, the number of words of a slot that ``extend`` needs.
         extend: extends the beams by one step. It takes each slot's best words, S×W×z×N; and the
             hypotheses' scores so far, S×W, -inf for no hypothesis.
-        rank: the value by which finished hypotheses are compared.
-        record_tokens: keep the runner-up of each word, for a trace.
     """
 
     scorer: Scorer
-    order: TargetOrder
+    results: Results
     bos: int
     beam_size: int
     count: int
     extend: Callable[[Best, Tensor], Extension]
-    rank: Callable[[Written], float]
-    record_tokens: bool
 
     @torch.inference_mode()
     def run(
@@ -103,7 +99,8 @@ class BeamSearch:
             B lists of hypotheses, in the order in which they finish, and each sentence's number of
             passes.
         """
-        z, beam, device = self.order.tokens_per_step, self.beam_size, rules.device
+        order, beam, device = self.results.order, self.beam_size, rules.device
+        z = order.tokens_per_step
         self.scorer.encode(net_input)
         if self._at_once:
             return self._search(rows, rules)
@@ -111,7 +108,7 @@ class BeamSearch:
         passes = [0] * len(rows)
         live = list(rows)  # S sentences
         # 1. One hypothesis per sentence: z start symbols, score 0.
-        start = self.order.start(self.bos, rules.start)
+        start = order.start(self.bos, rules.start)
         inputs = torch.tensor([start] * len(live), device=device)  # (S·W)×z
         scores = torch.zeros(len(live), 1, device=device)  # S×W
         steps: list[Step] = []
@@ -133,7 +130,7 @@ class BeamSearch:
                 passes[row.index] += 1
             for s, hypos in _ended(ended, steps, rules.eos).items():
                 done = finished[live[s].index]
-                done += sorted(hypos, key=self.rank, reverse=True)[: beam - len(done)]
+                done += sorted(hypos, key=self.results.rank, reverse=True)[: beam - len(done)]
             # 4. The others are the next beam; finished sentences leave the batch.
             stay = [
                 s
@@ -159,22 +156,26 @@ class BeamSearch:
     @property
     def _at_once(self) -> bool:
         """Whether the native library does all steps in one call."""
-        scorer = self.scorer
+        scorer, order = self.scorer, self.results.order
         writes = isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection)
-        return writes and self.order.tokens_per_step == 1 and not self.record_tokens
+        alike = not (order.vanilla_mask or order.independent_directions)
+        return writes and alike and not self.results.record_tokens
 
     def _search(
         self, rows: Sequence[Row], rules: TokenRules
     ) -> tuple[list[list[Written]], list[int]]:
         """Search in one call; see ``run``."""
-        (start,) = self.order.start(self.bos, rules.start)
         assert isinstance(self.scorer, ChunkScorer)
-        found = self.scorer.search(rules.at(rows), start, self.beam_size, self.count)
+        order = self.results.order
+        starts = order.start(self.bos, rules.start)
+        penalty = self.results.len_penalty if self.results.normalise else None
+        how = Searching(starts, self.beam_size, self.count, penalty, order.double_token)
+        found = self.scorer.search(rules.at(rows), how)
         return list(map(hypotheses_of, found)), [one.passes for one in found]
 
     def _mask(self, written: int, device: torch.device) -> Mask:
         """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""
-        order = self.order
+        order = self.results.order
         if not order.vanilla_mask and not order.independent_directions:
             return "all"
         seen = order.step_mask(written + order.tokens_per_step)
@@ -183,8 +184,8 @@ class BeamSearch:
     def _on_host(self, step: Candidates, best: Best) -> Step:
         """Return candidates as arrays; ``others`` only for a trace."""
         totals, parents, words, scores = (part.numpy(force=True) for part in step)
-        others = np.zeros((*words.shape, 2 if self.record_tokens else 0))
-        if self.record_tokens:
+        others = np.zeros((*words.shape, 2 if self.results.record_tokens else 0))
+        if self.results.record_tokens:
             from_best = (part[..., :2].numpy(force=True) for part in best[:2])
             (first, second), values = (
                 np.moveaxis(np.take_along_axis(part, parents[:, :, None, None], axis=1), -1, 0)

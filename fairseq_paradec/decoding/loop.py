@@ -193,6 +193,8 @@ def draft_and_verify(
                 record.note_given()
             if seen.trees is not None:
                 record.num_nodes = len(seen.trees.nodes[b].tokens)
+            if row.watch is not None:
+                row.watch(row.passes)
         paths = _roll_back(scorer, live, seen, accepted)
         drafter.observe(Verdict(choices, accepted, committed, seen.hidden, paths))
         # 5. Finished rows leave the batch.

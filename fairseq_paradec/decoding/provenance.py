@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-import fairseq
 import torch
 from torch import nn
 
 from .. import __version__
 from ..engine.watch import Watch
 from ..records import Record
+from .stock_search import FAIRSEQ_VERSION
 
 #: Engines besides ``torch``: this package's own library, and fairseq's own search.
 TORCH, NATIVE, FAIRSEQ = "torch", "native", "fairseq"
@@ -71,13 +71,18 @@ def weights_hash(model: nn.Module) -> str:
     return hash_digits
 
 
+def remember_hash(model: nn.Module, digits: str) -> None:
+    """Take a hash for a model's, as long as it does not change: it has not all of its weights."""
+    _HASHES[model] = Watch(model), digits
+
+
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of this package, torch and fairseq."""
     return {
         "fairseq_paradec": __version__,
         "torch": torch.__version__,
-        "fairseq": fairseq.__version__,
+        "fairseq": FAIRSEQ_VERSION,
     }
 
 

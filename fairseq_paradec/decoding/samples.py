@@ -17,8 +17,8 @@ def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[s
         pad: the padding symbol; columns of padding only are cut off.
 
     Returns:
-        A sample with ``net_input`` and, if the batch has them, source lengths, ``id`` and
-        ``drafts``.
+        A sample with ``net_input`` and, if the batch has them, source lengths, ``id``,
+        ``drafts`` and ``watches``.
     """
     index = list(rows)
     src_tokens: Tensor = sample["net_input"]["src_tokens"][index]
@@ -28,6 +28,7 @@ def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[s
         part["net_input"]["src_lengths"] = sample["net_input"]["src_lengths"][index]
     if "id" in sample:
         part["id"] = sample["id"][index]
-    if "drafts" in sample:
-        part["drafts"] = [sample["drafts"][row] for row in index]
+    for name in ("drafts", "watches"):
+        if name in sample:
+            part[name] = [sample[name][row] for row in index]
     return part

@@ -48,6 +48,7 @@ class Results:
         eos: ``</s>``.
         normalise: divide a score by length**len_penalty, as fairseq does by default.
         len_penalty: fairseq's --lenpen.
+        formula: ``fairseq``, or ``google``: the length is (5 + length) / 6.
         longest: the longest n-grams whose immediate repetitions are dropped; None: none are.
         record_tokens: keep each pass's tokens, for a trace.
     """
@@ -58,12 +59,16 @@ class Results:
     len_penalty: float
     longest: int | None
     record_tokens: bool
+    formula: str = "fairseq"
 
     def rank(self, hypo: Written) -> float:
-        """Return a hypothesis' score, normalised as in fairseq by its length with ``</s>``."""
+        """Return a hypothesis' score, normalised by its length with ``</s>``."""
         if not self.normalise:
             return hypo.score
-        return hypo.score / (len(hypo.words) + 1) ** self.len_penalty
+        length = len(hypo.words) + 1
+        if self.formula == "google":
+            return hypo.score / ((5 + length) / 6) ** self.len_penalty
+        return hypo.score / length**self.len_penalty
 
     def fill(
         self,

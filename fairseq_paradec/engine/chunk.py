@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import option_error
+from ..errors import UsageError, option_error
 from ..token_rules import Best, Positions, Scored
 from .cache import Cache
 from .decoder_pass import DecoderWeights, decoder_pass, source_keys
@@ -23,9 +23,15 @@ from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
-from .native.beam import NativeModel, Searched, native_search, native_search_drafts
+from .native.beam import (
+    NativeModel,
+    Searched,
+    Searching,
+    native_search,
+    native_search_drafts,
+)
 from .native.library import NativeUnavailable
-from .native.packing import Packed, pack_heads, packed, save_packed
+from .native.packing import Packed, pack_heads, packed, packed_only, save_packed
 from .native.passes import NativeCache, native_pass, native_write
 from .native.stack import FORMS
 from .projection import Projection, gather_projection
@@ -90,6 +96,12 @@ class ChunkScorer:
             self._encoder: Any = self.packed.encoder
             self._pass: Any = native_pass
             return
+        if packed_only(self.given):
+            kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
+            raise UsageError(
+                f"--engine {kind} with --engine-dtype {dtype} needs torch's weights; this model "
+                "folder holds them packed alone"
+            )
         self.model = self.engine.model(self.given)
         self.decoder = self.model.decoder
         self._encoder = lean_encoder(self.model)
@@ -279,28 +291,24 @@ class ChunkScorer:
             self.weights, self.cache, projection.linear, at, new, counts, least, normalised
         )
 
-    def search(self, at: Positions, start: int, beam: int, count: int) -> list[Searched]:
-        """Search the batch by beams, a word a step, in one call of the native library.
+    def search(self, at: Positions, how: Searching) -> list[Searched]:
+        """Search the batch by beams in one call of the native library.
 
-        ``writes`` says whether it can. It needs no cache but the source's.
+        ``writes`` says whether it can. It needs no cache but the source's. All inputs of a step see
+        each other, and those of all steps before.
 
         Args:
             at: the first position of each row.
-            start: the decoder's first input.
-            beam: how many hypotheses a sentence has.
-            count: with how many words a hypothesis may go on.
+            how: the search goes.
         """
-        linear = self.projection.linear
-        return native_search(self.weights, self.cache, linear, at, start, beam, count)
+        return native_search(self.weights, self.cache, self.projection.linear, at, how)
 
     def search_drafts(
         self,
         drafter: ChunkScorer,
         projection: Projection,
         at: Positions,
-        start: int,
-        beam: int,
-        count: int,
+        how: Searching,
         depth: int,
     ) -> tuple[list[Searched], list[list[list[int]]]]:
         """Search as ``search`` does, with drafts by another scorer, in one call.
@@ -310,10 +318,8 @@ class ChunkScorer:
         Args:
             drafter: its encoder has run, or it has joined this scorer.
             projection: the drafter's, of all tokens or of a shortlist.
-            at: as for ``search``, like what is not named here.
-            start: see there.
-            beam: see there.
-            count: see there.
+            at: as for ``search``.
+            how: see there; a word a step.
             depth: steps of a draft, at most.
 
         Returns:
@@ -321,7 +327,7 @@ class ChunkScorer:
         """
         own = NativeModel(self.weights, self.cache, self.projection.linear)
         other = NativeModel(drafter.weights, drafter.cache, projection.linear)
-        return native_search_drafts(own, other, at, start, beam, count, depth)
+        return native_search_drafts(own, other, at, how, depth)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""

@@ -11,22 +11,9 @@ import math
 from typing import Any
 
 import torch.nn.functional as F
-from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBase
-from fairseq.modules import (
-    LayerDropModuleList,
-    LearnedPositionalEmbedding,
-    MultiheadAttention,
-    SinusoidalPositionalEmbedding,
-    layer_norm,
-)
-from fairseq.modules.fairseq_dropout import FairseqDropout
-from fairseq.modules.transformer_layer import (
-    TransformerEncoderLayer,
-    TransformerEncoderLayerBase,
-)
-from fairseq.utils import make_positions
-from torch import Tensor, nn
+from torch import Tensor
 
+from .known import is_sinusoidal, is_stock_encoder, place_numbers
 from .layers import gather_encoder_layer
 from .weights import Form, gather_norm
 
@@ -58,8 +45,7 @@ class LeanEncoder:
         self.positions: Tensor | None = None  # P×D, indexed by fairseq's position numbers
         places = encoder.embed_positions
         if places is not None:
-            sinusoids = isinstance(places, SinusoidalPositionalEmbedding)
-            table = places.weights if sinusoids else places.weight
+            table = places.weights if is_sinusoidal(places) else places.weight
             self.positions = table.detach().to(self.vectors)
 
     def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:
@@ -113,11 +99,11 @@ class LeanEncoder:
         """Return the tokens' position vectors, S×D or B×S×D; padding takes no position."""
         first, end = self.pad + 1, self.pad + 1 + tokens.size(1)
         places = self.encoder.embed_positions
-        if len(table) < end and isinstance(places, SinusoidalPositionalEmbedding):
+        if len(table) < end and is_sinusoidal(places):
             table = places.get_embedding(end, places.embedding_dim, self.pad).to(table)
             self.positions = table
         if padded:
-            return F.embedding(make_positions(tokens, self.pad), table)
+            return F.embedding(place_numbers(tokens, self.pad), table)
         if len(table) < end:
             raise IndexError(f"a source of {end - first} tokens: longer than the model's positions")
         return table[first:end]
@@ -145,68 +131,4 @@ def lean_encoder(model: Any, form: Form = "plain") -> LeanEncoder | None:
         form: see ``weights.join``.
     """
     encoder = getattr(model, "encoder", None)
-    return LeanEncoder(encoder, form) if _is_stock(encoder, _ENCODERS) else None
-
-
-# The parts of a stock encoder: the allowed types of each part of a module.
-_ENCODERS = (TransformerEncoder, TransformerEncoderBase)
-_LAYERS = (TransformerEncoderLayer, TransformerEncoderLayerBase)
-_LISTS = (nn.ModuleList, LayerDropModuleList)
-_LINEAR, _DROPOUT = (nn.Linear,), (FairseqDropout,)
-_NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))
-_ENCODER_PARTS: dict[str, tuple[type, ...]] = {
-    "embed_tokens": (nn.Embedding,),
-    "embed_positions": (LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
-    "layernorm_embedding": _NORMS,
-    "dropout_module": _DROPOUT,
-    "layers": _LISTS,
-    "layer_norm": _NORMS,
-}
-_LAYER_PARTS: dict[str, tuple[type, ...]] = {
-    "self_attn": (MultiheadAttention,),
-    "self_attn_layer_norm": _NORMS,
-    "dropout_module": _DROPOUT,
-    "activation_dropout_module": _DROPOUT,
-    "fc1": _LINEAR,
-    "fc2": _LINEAR,
-    "final_layer_norm": _NORMS,
-}
-_ATTENTION_PARTS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj"), _LINEAR),
-    "dropout_module": _DROPOUT,
-}
-_PARTS = {
-    **dict.fromkeys(_ENCODERS, _ENCODER_PARTS),
-    **dict.fromkeys(_LAYERS, _LAYER_PARTS),
-    MultiheadAttention: _ATTENTION_PARTS,
-}
-
-
-def _is_stock(module: Any, kinds: tuple[type, ...]) -> bool:
-    """Return whether LeanEncoder computes the same as this module.
-
-    Types are compared exactly, because a subclass may compute something else under the same names.
-    So may a hook, or a ``forward`` assigned to the module.
-
-    Args:
-        module: the module; its parts are checked too.
-        kinds: its allowed types.
-    """
-    kind = type(module)
-    if kind not in kinds or module._forward_hooks or module._forward_pre_hooks:
-        return False
-    if "forward" in vars(module) and not hasattr(module, "precheckpoint_forward"):
-        return False
-    if kind in (nn.Linear, *_NORMS) and module.bias is None:
-        return False
-    # Quantisation noise, adapters, NormFormer's extras, extra keys and xFormers show as parts or
-    # weights that a stock module does not have; these options show as flags only:
-    flags = ("return_fc", "add_zero_attn", "skip_embed_dim_check", "apply_during_inference")
-    if any(getattr(module, flag, False) for flag in flags):
-        return False
-    if kind in _PARTS and next(module.parameters(recurse=False), None) is not None:
-        return False
-    if kind in _LISTS:
-        return all(_is_stock(layer, _LAYERS) for layer in module.children())
-    parts = _PARTS.get(kind, {})
-    return all(_is_stock(part, parts.get(name, ())) for name, part in module.named_children())
+    return LeanEncoder(encoder, form) if is_stock_encoder(encoder) else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 from .decoder_pass import DecoderWeights
+from .known import position_vectors
 from .layers import gather_decoder_layer
 from .weights import Form, Linear, gather_norm, join
 
@@ -55,10 +55,4 @@ def _positions(decoder: Any) -> Tensor | None:
     if hasattr(module, "table"):  # a reordered model's slots, an image model's intensities
         table: Tensor = module.table(size)
         return table.detach().to(like)
-    first = module.padding_idx + 1
-    if not isinstance(module, SinusoidalPositionalEmbedding):
-        return module.weight[first:].detach()
-    vectors = module.weights
-    if vectors.size(0) < first + size:
-        vectors = module.get_embedding(first + size, module.embedding_dim, module.padding_idx)
-    return vectors[first:].to(like)
+    return position_vectors(module, size).to(like)

@@ -1,4 +1,8 @@
-"""The models that the scorers support; others raise an error that names them."""
+"""What the engine knows of fairseq's classes: no other file of it imports fairseq.
+
+The models that the scorers support; others raise an error that names them. The encoders that
+LeanEncoder computes; others run as fairseq's. Positions and activations.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,26 @@ from typing import Any
 from fairseq.models.transformer import (
     TransformerDecoder,
     TransformerDecoderBase,
+    TransformerEncoder,
+    TransformerEncoderBase,
     TransformerModelBase,
 )
 from fairseq.modules import (
+    LayerDropModuleList,
     LearnedPositionalEmbedding,
     MultiheadAttention,
     SinusoidalPositionalEmbedding,
+    layer_norm,
 )
+from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayer,
     TransformerDecoderLayerBase,
+    TransformerEncoderLayer,
+    TransformerEncoderLayerBase,
 )
-from torch import nn
+from fairseq.utils import get_activation_fn, make_positions
+from torch import Tensor, nn
 
 from ..errors import UsageError
 
@@ -30,7 +42,7 @@ def refuse_unknown(
     model: Any,
     decoders: Sequence[type] = (TransformerDecoderBase, TransformerDecoder),
     positions: Sequence[type] = _POSITIONS,
-    self_attention: type = MultiheadAttention,
+    self_attention: type | None = None,
 ) -> None:
     """Raise a UsageError, with the model's name, if ChunkScorer would decode it wrongly.
 
@@ -40,7 +52,7 @@ def refuse_unknown(
         model: the model.
         decoders: allowed types of its decoder.
         positions: allowed types of the decoder's positions.
-        self_attention: the required type of the decoder's self-attention.
+        self_attention: the required type of the decoder's self-attention; None: fairseq's.
     """
     name = type(model).__name__
     reason = None
@@ -59,7 +71,8 @@ def refuse_unknown(
         reason = f"its positions are a {type(decoder.embed_positions).__name__}"
     else:
         layers = decoder.layers.children()
-        reasons = (_why_layer_unknown(layer, self_attention) for layer in layers)
+        attention = self_attention or MultiheadAttention
+        reasons = (_why_layer_unknown(layer, attention) for layer in layers)
         reason = next(filter(None, reasons), None)
     if reason is not None:
         raise UsageError(
@@ -98,3 +111,100 @@ def _why_layer_unknown(layer: Any, self_attention: type) -> str | None:
     if strange:
         return f"its decoder holds a {type(strange[0]).__name__} in the place of a Linear"
     return None
+
+
+def activation_function(name: str) -> Any:
+    """Return fairseq's function of ``--activation-fn``."""
+    return get_activation_fn(name)
+
+
+def is_sinusoidal(places: Any) -> bool:
+    """Return whether a module of positions is fairseq's of sinusoids, which grow on demand."""
+    return isinstance(places, SinusoidalPositionalEmbedding)
+
+
+def position_vectors(places: Any, size: int) -> Tensor:
+    """Return the vectors of fairseq's positions, at least ``size`` by D; learned ones: all."""
+    first = places.padding_idx + 1
+    if not is_sinusoidal(places):
+        learned: Tensor = places.weight[first:].detach()
+        return learned
+    vectors: Tensor = places.weights
+    if vectors.size(0) < first + size:
+        vectors = places.get_embedding(first + size, places.embedding_dim, places.padding_idx)
+    return vectors[first:]
+
+
+def place_numbers(tokens: Tensor, pad: int) -> Tensor:
+    """Return fairseq's position number of each token, B×S; ``pad`` at padding."""
+    numbers: Tensor = make_positions(tokens, pad)
+    return numbers
+
+
+# The parts of a stock encoder: the allowed types of each part of a module.
+_ENCODERS = (TransformerEncoder, TransformerEncoderBase)
+_LAYERS = (TransformerEncoderLayer, TransformerEncoderLayerBase)
+_LISTS = (nn.ModuleList, LayerDropModuleList)
+_LINEAR, _DROPOUT = (nn.Linear,), (FairseqDropout,)
+_NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))
+_ENCODER_PARTS: dict[str, tuple[type, ...]] = {
+    "embed_tokens": (nn.Embedding,),
+    "embed_positions": (LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
+    "layernorm_embedding": _NORMS,
+    "dropout_module": _DROPOUT,
+    "layers": _LISTS,
+    "layer_norm": _NORMS,
+}
+_LAYER_PARTS: dict[str, tuple[type, ...]] = {
+    "self_attn": (MultiheadAttention,),
+    "self_attn_layer_norm": _NORMS,
+    "dropout_module": _DROPOUT,
+    "activation_dropout_module": _DROPOUT,
+    "fc1": _LINEAR,
+    "fc2": _LINEAR,
+    "final_layer_norm": _NORMS,
+}
+_ATTENTION_PARTS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj"), _LINEAR),
+    "dropout_module": _DROPOUT,
+}
+_PARTS = {
+    **dict.fromkeys(_ENCODERS, _ENCODER_PARTS),
+    **dict.fromkeys(_LAYERS, _LAYER_PARTS),
+    MultiheadAttention: _ATTENTION_PARTS,
+}
+
+
+def is_stock_encoder(encoder: Any) -> bool:
+    """Return whether LeanEncoder computes the same as this encoder."""
+    return _is_stock(encoder, _ENCODERS)
+
+
+def _is_stock(module: Any, kinds: tuple[type, ...]) -> bool:
+    """Return whether LeanEncoder computes the same as this module.
+
+    Types are compared exactly, because a subclass may compute something else under the same names.
+    So may a hook, or a ``forward`` assigned to the module.
+
+    Args:
+        module: the module; its parts are checked too.
+        kinds: its allowed types.
+    """
+    kind = type(module)
+    if kind not in kinds or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if "forward" in vars(module) and not hasattr(module, "precheckpoint_forward"):
+        return False
+    if kind in (nn.Linear, *_NORMS) and module.bias is None:
+        return False
+    # Quantisation noise, adapters, NormFormer's extras, extra keys and xFormers show as parts or
+    # weights that a stock module does not have; these options show as flags only:
+    flags = ("return_fc", "add_zero_attn", "skip_embed_dim_check", "apply_during_inference")
+    if any(getattr(module, flag, False) for flag in flags):
+        return False
+    if kind in _PARTS and next(module.parameters(recurse=False), None) is not None:
+        return False
+    if kind in _LISTS:
+        return all(_is_stock(layer, _LAYERS) for layer in module.children())
+    parts = _PARTS.get(kind, {})
+    return all(_is_stock(part, parts.get(name, ())) for name, part in module.named_children())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from .cache import WindowCache
@@ -50,7 +49,7 @@ class LocalScorer(ChunkScorer):
             model,
             decoders,
             [positions] if _is_known(positions) else (),
-            attention if _is_known(attention) else MultiheadAttention,
+            attention if _is_known(attention) else None,
         )
 
     def _new_cache(self, source: Tensor, padding: Tensor | None) -> WindowCache:

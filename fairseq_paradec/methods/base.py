@@ -196,7 +196,8 @@ class Decoder(abc.ABC):
 
         Args:
             sample: fairseq's batch, with ``net_input``; and with ``drafts``, if there are earlier
-                outputs of its sentences: B lists of tokens, empty ones where there is none.
+                outputs of its sentences: B lists of tokens, empty ones where there is none. With
+                ``watches``, if somebody watches: B entries as ``Row.watch``.
             prefix_tokens: B×P tokens that the outputs begin with, padded at the end.
             constraints: refused.
             bos_token: the decoder's first input, ``</s>`` by default.
@@ -224,6 +225,8 @@ class Decoder(abc.ABC):
         rows = self._make_rows(net_input, prefix_tokens)
         for row, given in zip(rows, sample.get("drafts", ()), strict=False):
             row.given = given
+        for row, watch in zip(rows, sample.get("watches", ()), strict=False):
+            row.watch = watch
         if any(row.given for row in rows):
             refuse_drafts(self, self.config)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
@@ -232,6 +235,9 @@ class Decoder(abc.ABC):
         hypos = self._decode(net_input, rows, rules, prepared)
         seconds = time.perf_counter() - begin
         self._refuse_nan(rows)
+        for row in rows:
+            if row.watch is not None:
+                row.watch(row.passes)
         verdicts: Sequence[dict[str, Any] | None] = [None] * len(rows)
         if self.audit is not None:
             verdicts = self.audit.compare(sample, hypos, prefix_tokens, bos_token)

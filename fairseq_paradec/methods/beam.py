@@ -54,17 +54,16 @@ class BeamDecoder(Decoder):
             self.config.lenpen,
             self.config.deduplicate_ngrams,
             self.record_tokens,
+            self.config.length_formula,
         )
         count = max(self.most_words, 2 if self.record_tokens else 1)  # a trace has runners-up
         search = BeamSearch(
             self.scorer,
-            self.order,
+            results,
             self.words.bos(),
             self.beam_size,
             min(count, len(self.words)),
             self.extend,
-            results.rank,
-            self.record_tokens,
         )
         finished, passes = search.run(net_input, rows, rules)
         if not all(finished):

@@ -19,6 +19,7 @@ from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
 from ..decoding.depth import Costs, Depths
 from ..decoding.written import Results, Written
 from ..engine.chunk import ChunkScorer
+from ..engine.native.beam import Searching
 from ..errors import excludes, nan_error, option_error
 from ..model_checks import attends_locally
 from ..records import PassRecord, PassTokens
@@ -142,17 +143,15 @@ class BeamAssistedDecoder(AssistedDecoder):
         """Search in one native call; depth 0: without drafts."""
         scorer, drafter = self.scorer, self.draft_scorer
         assert isinstance(scorer, ChunkScorer)
-        count = min(self.beam_size + 1, len(self.words))
+        how = Searching([rules.start], self.beam_size, min(self.beam_size + 1, len(self.words)))
         if depth == 0:
-            plain = scorer.search(rules.at(rows), rules.start, self.beam_size, count)
+            plain = scorer.search(rules.at(rows), how)
             return list(map(hypotheses_of, plain)), [
                 [Round(i, 0, 1, self.beam_size if i else 1) for i in range(one.passes)]
                 for one in plain
             ]
         part = self.projection.part(drafter.projection, rules)
-        found, facts = scorer.search_drafts(
-            drafter, part, rules.at(rows), rules.start, self.beam_size, count, depth
-        )
+        found, facts = scorer.search_drafts(drafter, part, rules.at(rows), how, depth)
         rounds = [[Round(a, b, c, d) for a, b, c, d in each] for each in facts]
         if self.depths is not None:
             self.depths.observe((one.depth, one.steps) for each in rounds for one in each)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..config import DecodingConfig
-from ..errors import option_error
+from ..engine.native.packing import packed_only
+from ..errors import needs, option_error
 from ..forks import computes
 from ..registry import METHODS, STOCK_DECODINGS, check_models
 from .base import Context, Decoder
@@ -35,7 +36,11 @@ def build_decoder(
     if context is None:
         context = Context(models[0].decoder.dictionary, models[0].encoder.dictionary)
     check_models(config.decoding, models, config.drafter_path)
-    if config.decoding in STOCK_DECODINGS:
+    stock = config.decoding in STOCK_DECODINGS
+    if (stock or config.audit) and any(map(packed_only, models)):
+        name, given = ("--audit", True) if config.audit else ("--decoding", config.decoding)
+        raise needs(name, given, "torch's weights; this model folder holds them packed alone")
+    if stock:
         check_stock(config)
         return StockDecoder(models, config, context)
     check_search(config)

@@ -44,7 +44,8 @@ class JacobiDrafter(Drafter):
     Args:
         config: method, block size, window, first guess, stop rule.
         rules: of the batch, for the tokens of first guesses.
-        lengths: B, the length of each row's first block under ``pj``.
+        lengths: B, the length of each row's first block under ``pj``; with ``--jacobi-length
+            oracle`` also where the last block of ``pgj`` ends.
     """
 
     def __init__(self, config: DecodingConfig, rules: TokenRules, lengths: Sequence[int]) -> None:
@@ -100,6 +101,8 @@ class JacobiDrafter(Drafter):
         end = (done // size + 1) * size
         if self.config.jacobi_window == "sliding":
             end = done + sliding_size
+        if self.config.jacobi_length == "oracle" and done < self.lengths[row.index]:
+            last = self.lengths[row.index]
         return end if last is None else min(end, last)
 
 

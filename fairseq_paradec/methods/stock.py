@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq.sequence_generator import EnsembleModel
-from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from ..config import ALL, DecodingConfig
 from ..decoding.provenance import FAIRSEQ, provenance
+from ..decoding.stock_search import count_passes, search_of_flags
 from ..engine.settings import Engine
 from ..forks import computes
 from ..records import PassRecord, Record
@@ -47,15 +45,14 @@ class StockDecoder:
 
     def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         self.models, self.config = list(models), config
-        more = {
-            "tokens_to_suppress": tuple(context.tokens_to_suppress),
-            "symbols_to_strip_from_output": context.symbols_to_strip_from_output,
-        }
-        task = SimpleNamespace(target_dictionary=context.words)
-        self.search = FairseqTask.build_generator(task, self.models, config, None, more)
-        self._counted = CountedModel(self.models)
-        if type(self.search.model) is EnsembleModel:
-            self.search.model = self._counted
+        self.search = search_of_flags(
+            self.models,
+            context.words,
+            config,
+            tokens_to_suppress=tuple(context.tokens_to_suppress),
+            symbols_to_strip_from_output=context.symbols_to_strip_from_output,
+        )
+        self._counted = count_passes(self.search, self.models)
 
     @property
     def plain(self) -> bool:
@@ -118,18 +115,3 @@ class StockDecoder:
             for hypo in hypos:
                 hypo["steps"] = len(hypo["tokens"])
         return found
-
-
-class CountedModel(EnsembleModel):
-    """fairseq's ensemble with a count of decoder passes, which fairseq's search does not report.
-
-    Attributes:
-        passes: the number of passes since it was last set.
-    """
-
-    passes = 0
-
-    def forward_decoder(self, *args: Any, **kwargs: Any) -> Any:
-        """Count the pass, and run it as fairseq does."""
-        self.passes += 1
-        return super().forward_decoder(*args, **kwargs)

@@ -181,14 +181,19 @@ class Document:
             translations: one for each of ``sentences``; None: none, and the sentence stays.
         """
         notes: list[str] = []
-        parts = [
-            one if isinstance(one, str) else self._written(one, translations, notes)
-            for one in self.pieces
-        ]
+        parts = [self.written(one, translations, notes) for one in self.pieces]
         return Text("".join(parts), notes)
 
-    def _written(self, one: Sentence, found: Sequence[str | None], notes: list[str]) -> str:
-        """Return a sentence's translation with its marks."""
+    def written(self, one: str | Sentence, found: Sequence[str | None], notes: list[str]) -> str:
+        """Return a piece of the translated text, a sentence's with its marks.
+
+        Args:
+            one: of ``pieces``.
+            found: translations as of ``join``; only those of this sentence are read.
+            notes: gets what is to be said of it.
+        """
+        if isinstance(one, str):
+            return one
         whole = found[one.number] if one.has_words else one.plain
         if whole == one.plain:
             return one.raw

@@ -47,6 +47,7 @@ class ModelFolder:
         bpe_files: the files of ``bpe``, by fairseq's name of the flag that takes each.
         settings: what the model needs, by fairseq's or the plugin's names of settings.
         packed: files with the model's packed weights, by ``--engine-dtype``.
+        packed_only: whether the checkpoint lacks the weights that these files have.
     """
 
     source: str
@@ -58,6 +59,7 @@ class ModelFolder:
     bpe_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     packed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    packed_only: bool = False
 
     @property
     def files(self) -> list[str]:
@@ -116,6 +118,7 @@ def write(path: Path, folder: ModelFolder) -> None:
         "bpe": {"name": folder.bpe, "files": dict(folder.bpe_files)} if folder.bpe else None,
         "settings": dict(folder.settings),
         **({"packed": dict(folder.packed)} if folder.packed else {}),
+        **({"packed_only": True} if folder.packed_only else {}),
         "sha256": {name: checksum(path / name) for name in folder.files},
     }
     _parse(str(path / NAME), content)
@@ -213,6 +216,7 @@ def _parse(file: str, content: Any) -> tuple[ModelFolder, Mapping[str, str]]:
         bpe_files=bpe["files"],
         settings=settings,
         packed=content.get("packed") or {},
+        packed_only=bool(content.get("packed_only")),
     )
     return folder, content["sha256"]
 
@@ -253,5 +257,6 @@ _KEYS: dict[str, tuple[Any, str]] = {
         lambda value: value is None or _are_texts(value, _is_file),
         "an object with the file of each --engine-dtype",
     ),
+    "packed_only": (lambda value: value in (None, False, True), "true or false"),
     "sha256": (_are_texts, "an object with the sha256 of each file"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,8 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from fairseq import checkpoint_utils, utils
-from fairseq.data.encoders import TOKENIZER_REGISTRY
 
 from ..config import ALL
 from ..engine.native.packing import offer
@@ -21,7 +20,10 @@ from ..methods.base import refuse_drafts
 from ..methods.configure import configure
 from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
+from ..plugin.tasks import packed_only
+from ..plugin.tasks.loading import load_paths
 from ..plugin.tasks.translation import ParallelDecodingMixin
+from ..records import Pass, PassRecord
 from ..registry import ANY, METHODS, check_models
 from . import model_folder
 from .documents import Document, Text
@@ -47,6 +49,8 @@ class Translation(NamedTuple):
         passes: runs of the decoder that it took part in.
         accepted: tokens of its draft that the output took, ``</s>`` counted; 0 without a draft.
         rejected: the draft's other tokens.
+        tokens: of the output, with ``</s>``.
+        others: the next best outputs of a beam search, as plain text, best first.
     """
 
     text: str
@@ -55,6 +59,12 @@ class Translation(NamedTuple):
     passes: int = 0
     accepted: int = 0
     rejected: int = 0
+    tokens: int = 0
+    others: tuple[str, ...] = ()
+
+
+#: Is told the passes of a sentence, each as it is done, as a trace has them.
+Watch = Callable[[Pass], None]
 
 
 class Translator:
@@ -83,15 +93,18 @@ class Translator:
         model = str(path / self.folder.model)
         pair = {"source_lang": self.folder.source, "target_lang": self.folder.target}
         with named(flag):
-            self.models, cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
-                [model], arg_overrides={"data": str(path), **pair}
-            )
+            load = packed_only.load if self.folder.packed_only else load_paths
+            self.models, self.task, kind = load([model], data=str(path), **pair)
         if not isinstance(self.task, ParallelDecodingMixin):
-            given = f"{model}, of --task {cfg.task._name}"
+            given = f"{model}, of --task {kind}"
             raise option_error(flag, given, "a model of --task translation")
-        for one in self.models:
-            one.float().prepare_for_inference_(cfg)
-            one.to(self.device)
+        if not self.folder.packed_only:
+            for one in self.models:
+                one.to(self.device)
+        elif self.device.type != "cpu":
+            raise option_error(
+                "--device", device, "cpu, for this folder's weights are packed alone"
+            )
         if self.device.type == "cpu":
             for form, name in self.folder.packed.items():
                 offer(self.models[0], form, path / name)
@@ -103,6 +116,13 @@ class Translator:
         if self.folder.drafter is not None:
             self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
         self._generators: dict[str, Any] = {}
+
+    def twin(self) -> Translator:
+        """Return another of the same models, for a thread of its own: it shares their weights."""
+        other = copy.copy(self)
+        other.task = copy.copy(self.task)  # which notes things while it makes batches
+        other._generators = {}
+        return other
 
     def translate(self, sentences: Iterable[str], **options: Any) -> list[str]:
         """Translate sentences; an empty one, or one that is too long, gives an empty text.
@@ -126,6 +146,8 @@ class Translator:
         max_tokens: int = MAX_TOKENS,
         buffer_size: int = BUFFER_SIZE,
         drafts: Iterable[str] | None = None,
+        others: int = 0,
+        watches: Sequence[Watch | None] | None = None,
         **options: Any,
     ) -> Iterator[Translation]:
         """Yield what becomes of the lines, in their order, each as soon as those before are there.
@@ -137,6 +159,9 @@ class Translator:
             buffer_size: lines that are sorted by length together.
             drafts: for each line an earlier translation of it, or of one that is nearly the same;
                 an empty text: there is none. They change passes, and no output.
+            others: so many of the next best outputs of a beam search are returned, too.
+            watches: for each line who is told its passes; the decoder then keeps what a trace
+                needs, which takes time. None: nobody is.
             options: the plugin's and fairseq's flags of generation, by their names. ``decoding``
                 is ``auto_fast`` unless given, or the method of a model that has one of its own.
 
@@ -148,7 +173,7 @@ class Translator:
         for name, size in sizes.items():
             if type(size) is not int or size < 1:
                 raise option_error(name, size, "a whole number from 1 up")
-        generator = self.generator(options)
+        generator = self.generator(options, watches is not None)
         left, first = iter(lines), 0
         earlier = None if drafts is None else iter(drafts)
         if earlier is not None:
@@ -158,7 +183,10 @@ class Translator:
                 if not isinstance(line, str):
                     raise option_error("translate()", line, "a list of sentences")
             given = None if earlier is None else self._drafts(earlier, len(window), first)
-            yield from self._window(generator, window, first, batch_size, max_tokens, given)
+            told = None if watches is None else watches[first : first + len(window)]
+            yield from self._window(
+                generator, window, first, batch_size, max_tokens, given, others, told
+            )
             first += len(window)
         if earlier is not None and next(earlier, None) is not None:
             raise option_error("--drafts", f"more than {first} lines", "one for each line of text")
@@ -225,41 +253,34 @@ class Translator:
         batch_size: int,
         max_tokens: int,
         drafts: Sequence[list[int]] | None,
+        others: int,
+        watches: Sequence[Watch | None] | None,
     ) -> Iterator[Translation]:
         """Translate some lines by batches of like length; ``first``: the first one's number."""
         empty = Translation("", None, "is empty")
         found = {number: empty for number, line in enumerate(lines) if not line.strip()}
         numbers = [number for number in range(len(lines)) if number not in found]
         done = 0
-        for batch in self._batches([lines[number] for number in numbers], batch_size, max_tokens):
+        symbols = [self.encode(lines[number]) for number in numbers]
+        sizes = batch_size, max_tokens
+        for batch in self.task.batches_of(symbols, self.models, *sizes, self.device):
             places = [numbers[i] for i in batch["id"].tolist()]
-            batch["id"] = torch.tensor(places) + first
-            batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
+            batch["id"] = torch.tensor(places, device=self.device) + first
             given: list[list[int]] = [[] for _ in places]
             if drafts is not None:
                 batch["drafts"] = given = [drafts[place] for place in places]
+            if watches is not None:
+                batch["watches"] = [self._telling(watches[place]) for place in places]
             hypos = self.task.inference_step(generator, self.models, batch)
             rows = zip(places, hypos, given, strict=True)
-            found |= {place: self._decode(row[0], len(draft)) for place, row, draft in rows}
+            found |= {
+                place: self._decode(row[0], len(draft), row[1 : 1 + others])
+                for place, row, draft in rows
+            }
             while done in found:
                 yield found[done]
                 done += 1
         yield from (found[number] for number in range(done, len(lines)))
-
-    def _batches(self, lines: Sequence[str], batch_size: int, max_tokens: int) -> Iterator[Any]:
-        """Yield fairseq's batches of these lines."""
-        if not lines:
-            return
-        words = self.task.source_dictionary
-        tokens = [words.encode_line(self.encode(line), add_if_not_exist=False) for line in lines]
-        tokens = [one.long() for one in tokens]
-        limits = (self.task.max_positions(), *(model.max_positions() for model in self.models))
-        yield from self.task.get_batch_iterator(
-            self.task.build_dataset_for_inference(tokens, [len(one) for one in tokens]),
-            max_tokens=max_tokens,
-            max_sentences=batch_size,
-            max_positions=utils.resolve_max_positions(*limits),
-        ).next_epoch_itr(shuffle=False)
 
     def encode(self, line: str) -> str:
         """Return the symbols of a line, with spaces between them."""
@@ -273,20 +294,47 @@ class Translator:
         split = None if self.bpe is None else getattr(self.bpe, "encode_target", self.bpe.encode)
         return _split(line, self._target_tokenizer, split)
 
-    def _decode(self, hypo: dict[str, Any], drafted: int = 0) -> Translation:
-        """Return a hypothesis as plain text; ``drafted``: tokens of its draft."""
+    def _telling(self, watch: Watch | None) -> Callable[[Sequence[PassRecord]], None] | None:
+        """Return the ``Row.watch`` of a Watch: it tells each pass once."""
+        if watch is None:
+            return None
+        told = 0
+
+        def tell(passes: Sequence[PassRecord]) -> None:
+            nonlocal told
+            for one in passes[told:]:
+                watch(one.as_json(self.task.target_dictionary.__getitem__))
+            told = len(passes)
+
+        return tell
+
+    def _plain(self, hypo: dict[str, Any]) -> str:
+        """Return a hypothesis as plain text."""
+        text: str = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
+        text = text if self.bpe is None else self.bpe.decode(text)
+        return text if self.tokenizer is None else self.tokenizer.decode(text)
+
+    def _decode(
+        self, hypo: dict[str, Any], drafted: int = 0, others: Sequence[dict[str, Any]] = ()
+    ) -> Translation:
+        """Return what became of a line.
+
+        Args:
+            hypo: its best hypothesis.
+            drafted: tokens of its draft.
+            others: the next best ones.
+        """
         if "problem" in hypo:
             return Translation("", None, hypo["problem"])
         accepted = 0
         if drafted > 0:
             both = zip(hypo["num_accepted"], hypo["given"], strict=True)
             accepted = sum(count for count, given in both if given)
-        text = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
-        text = text if self.bpe is None else self.bpe.decode(text)
-        text = text if self.tokenizer is None else self.tokenizer.decode(text)
         left = max(0, drafted + 1 - accepted) if drafted > 0 else 0
         score, passes = float(hypo["score"]), int(hypo.get("steps", 0))
-        return Translation(text, score, None, passes, accepted, left)
+        more = tuple(map(self._plain, others))
+        tokens = len(hypo["tokens"])
+        return Translation(self._plain(hypo), score, None, passes, accepted, left, tokens, more)
 
     @cached_property
     def _target_tokenizer(self) -> Any:
@@ -298,14 +346,16 @@ class Translator:
         name = self.folder.tokenizer
         if name is None:
             return None
-        if name not in TOKENIZER_REGISTRY:
-            raise option_error("--tokenizer", name, ", ".join(TOKENIZER_REGISTRY))
-        pair = {"source_lang": language, "target_lang": self.folder.target}
-        return self.task.build_tokenizer(Namespace(tokenizer=name, **pair))
+        return self.task.tokenizer_of(name, language, self.folder.target)
 
-    def generator(self, options: dict[str, Any]) -> Any:
-        """Return the generator of some options; it is built once, as auto_fast measures once."""
-        key = repr(sorted(options.items()))
+    def generator(self, options: dict[str, Any], traced: bool = False) -> Any:
+        """Return the generator of some options; it is built once, as auto_fast measures once.
+
+        Args:
+            options: see ``results``.
+            traced: it keeps what a trace needs.
+        """
+        key = repr((sorted(options.items()), traced))
         if key not in self._generators:
             options = {**self.folder.settings, **options}
             refuse_unknown("translate()", options, ALL)
@@ -317,6 +367,8 @@ class Translator:
             drafts = method is not None and "drafter_path" in method.reads
             if drafts and self.folder.drafter is not None:
                 options.setdefault("drafter_path", str(self.path / self.folder.drafter))
+            if traced:
+                options["retain_iter_history"] = True
             config = configure(Namespace(**options))
             self._generators[key] = self.task.build_decoder(self.models, config)
         return self._generators[key]

@@ -99,10 +99,14 @@ def hybrid(
     stop: str = "prefix",
     window: str = "block",
     adaptive: bool = False,
+    length: str = "grow",
 ) -> Result:
     """Algorithm 3: Algorithm 2, blocks left to right (or a window that slides), up to
-    `hybrid_length` positions, then greedy until `</s>`."""
+    `hybrid_length` positions, then greedy until `</s>`. `oracle`: the target's length is known,
+    and no block goes beyond it."""
     end = x.num_positions if hybrid_length is None else min(hybrid_length, x.num_positions)
+    if length == "oracle":
+        end = greedy(x).num_passes
     result = Result()
     if window == "sliding":
         assert stop == "prefix"
@@ -132,7 +136,7 @@ def reference(
     if decoding == "pj":
         return parallel_jacobi(x, jacobi_init, jacobi_stop, jacobi_length)
     assert decoding == "hgj" or (decoding == "pgj" and hybrid_length is None), decoding
-    how = (jacobi_init, jacobi_stop, jacobi_window, adaptive_block)
+    how = (jacobi_init, jacobi_stop, jacobi_window, adaptive_block, jacobi_length)
     return hybrid(x, block_size, hybrid_length, *how)
 
 

@@ -142,13 +142,16 @@ int main() {
             first.starts = starts.data(), first.own_rows = places.data(), first.source_rows = places.data();
             if (paradec_write(stack, map, &rules, &writing, &first, &own_store, source, threads) != 0) return 1;
             for (int b = 0; b < rows; ++b) if (written[b] > wanted[b] || (wanted[b] > 0) != (written[b] > 0)) return 1;
-            const int width_of_beam = between(1, 4), longest = between(2, 40);
+            const int width_of_beam = between(1, 4), at_once = between(1, 4), longest = at_once * between(2, 20);
             std::vector<int32_t> limits_of(rows), passes(rows), found_of(rows), lengths_of(rows * width_of_beam);
             std::vector<float> totals_of(lengths_of.size()), scores_of(lengths_of.size() * longest);
             std::vector<int64_t> words_of(scores_of.size());
             std::vector<uint8_t> ends_late((size_t)rows * longest, longest > 20 ? NO_END : 0);
             for (int32_t& one : limits_of) one = between(1, longest - 1);
-            Search wide{rows, width_of_beam, std::min(width_of_beam + 1, words), 2, limits_of.data(), longest, ends_late.data(), nullptr,
+            const std::vector<int64_t> begins(at_once, 2);
+            const std::vector<double> divided(longest + 1, 2.5);
+            Search wide{rows, width_of_beam, std::min(width_of_beam + 1, words), at_once, at_once == 2 && turn % 3, begins.data(), turn % 2 ? divided.data() : nullptr,
+                        limits_of.data(), longest, ends_late.data(), nullptr,
                         passes.data(), found_of.data(), lengths_of.data(), totals_of.data(), words_of.data(), scores_of.data()};
             if (turn % 5) {
                 if (paradec_search(stack, map, &rules, &wide, &source_store, threads) != 0) return 1;
@@ -177,7 +180,7 @@ int main() {
         if (turn % 3 == 0) of_found[0] = before[0] = turn % 6 ? NAN : -INFINITY;
         std::vector<float> sums(parents.size()), of_texts(texts.size());
         for (auto& one : found) one = between(0, 4);
-        const Step step{sentences, width, z, candidates, beam, kept, 2, before.data(), found.data(), of_found.data(), of_end.data()};
+        const Step step{sentences, width, z, candidates, beam, kept, 2, before.data(), found.data(), of_found.data(), of_end.data(), 0};
         const Extended ended{sums.data(), parents.data(), texts.data(), of_texts.data()};
         std::vector<int64_t> next(sentences * kept), next_texts(next.size() * z);
         std::vector<float> next_sums(next.size()), of_next(next_texts.size());

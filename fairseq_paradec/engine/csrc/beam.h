@@ -1,5 +1,5 @@
-// A step of a beam search by several words a step (Zhang et al. 2020, Algorithm 1). See multiword_beam.py,
-// whose `extend` is the same on tensors.
+// A step of a beam search by several words a step (Zhang et al. 2020, Algorithm 1), or by pairs of words (Imamura
+// and Sumita 2020, Algorithm 1). See multiword_beam.py and double_token_beam.py, whose `extend` is the same on tensors.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,24 @@ struct Step {
     const int64_t* tokens;      // S x W x z x K
     const float* token_scores;  // S x W x z x K
     const float* end_scores;    // S x W x z
+    int pairs;                  // whether words are pairs (z = 2), whose second word ends with the first
 };
+
+// Of a sentence, how many hypotheses a step may end, and how many go on.
+struct Counts {
+    int ended, alive;
+};
+
+inline Counts counts_of(const Step& step) {
+    const int W = step.width, K = step.candidates, B = step.beam;
+    if (step.pairs) {
+        const int found = std::min(3 * B, std::min(2 * B, W * K) * K);
+        return {found, std::min(B, found)};
+    }
+    int each = 1;
+    for (int i = 0; i < step.words; ++i) each = std::min(B, each * K);
+    return {step.words * B, std::min(B, W * each)};
+}
 
 // Extended hypotheses, S x C; a score of -inf: none.
 struct Extended {
@@ -59,8 +76,56 @@ inline void put(const Extended& to, size_t at, float score, int64_t parent, cons
     std::copy_n(from.scores.begin() + of * z, z, to.word_scores + at * z);
 }
 
-// `ended` has z * beam candidates of each sentence, `alive` `kept`.
+// Extend hypotheses by a pair of words; see `extend`.
+inline void extend_by_pairs(const Step& step, const Extended& ended, const Extended& alive) {
+    const int W = step.width, K = step.candidates, B = step.beam;
+    const auto [found, kept] = counts_of(step);
+    std::vector<float> lefts, totals;
+    std::vector<int> left_places, places;
+    for (int s = 0; s < step.sentences; ++s) {
+        const auto slot = [&](int w, int i) { return (((size_t)s * W + w) * 2 + i) * K; };
+        // 1. The best 2B left words over the whole beam.
+        lefts.clear();
+        for (int w = 0; w < W; ++w) {
+            for (int k = 0; k < K; ++k) lefts.push_back(step.scores[(size_t)s * W + w] + step.token_scores[slot(w, 0) + k]);
+        }
+        find_largest(lefts, 2 * B, left_places);
+        // 2. The best 3B pairs with them. After </s> the right word is </s> too.
+        totals.clear();
+        for (int left : left_places) {
+            const int w = left / K;
+            const bool ends = step.tokens[slot(w, 0) + left % K] == step.end;
+            for (int k = 0; k < K; ++k) {
+                const float end_score = k == 0 ? step.end_scores[((size_t)s * W + w) * 2 + 1] : -INFINITY;
+                totals.push_back(lefts[left] + (ends ? end_score : step.token_scores[slot(w, 1) + k]));
+            }
+        }
+        find_largest(totals, found, places);
+        // 3. Of the best B those that end are finished; the best B of the others are the next beam.
+        const auto write = [&](const Extended& to, size_t at, int place, float total) {
+            const int left = left_places[place / K], w = left / K;
+            const size_t of_left = slot(w, 0) + left % K, of_right = slot(w, 1) + place % K;
+            const bool both = step.tokens[of_left] == step.end;
+            const float right = both ? step.end_scores[((size_t)s * W + w) * 2 + 1] : step.token_scores[of_right];
+            to.scores[at] = total, to.parents[at] = w;
+            to.words[2 * at] = step.tokens[of_left], to.words[2 * at + 1] = both ? step.end : step.tokens[of_right];
+            to.word_scores[2 * at] = step.token_scores[of_left] + (both ? right : 0), to.word_scores[2 * at + 1] = right;
+        };
+        int alive_count = 0;
+        for (int n = 0; n < found; ++n) {
+            const size_t at = (size_t)s * found + n;
+            write(ended, at, places[n], totals[places[n]]);
+            const bool ends = ended.words[2 * at] == step.end || ended.words[2 * at + 1] == step.end;
+            if (!ends && alive_count < kept) write(alive, (size_t)s * kept + alive_count++, places[n], totals[places[n]]);
+            if (!ends || n >= B) ended.scores[at] = -INFINITY;
+        }
+        while (alive_count < kept) write(alive, (size_t)s * kept + alive_count++, 0, -INFINITY);
+    }
+}
+
+// `ended` and `alive` have as many candidates of each sentence as `counts_of` says.
 inline void extend(const Step& step, const Extended& ended, const Extended& alive) {
+    if (step.pairs) return extend_by_pairs(step, ended, alive);
     const int W = step.width, z = step.words, K = step.candidates, B = step.beam;
     Branches now, next;
     std::vector<float> line, pool;

@@ -51,7 +51,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 5;
+constexpr int32_t VERSION = 6;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -81,10 +81,11 @@ std::string layout() {
            AT(Choices, normalised) + AT(Choices, count) +
            SIZE(Step) + AT(Step, sentences) + AT(Step, width) + AT(Step, words) + AT(Step, candidates) +
            AT(Step, beam) + AT(Step, kept) + AT(Step, end) + AT(Step, scores) + AT(Step, tokens) +
-           AT(Step, token_scores) + AT(Step, end_scores) +
+           AT(Step, token_scores) + AT(Step, end_scores) + AT(Step, pairs) +
            SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
            AT(Extended, word_scores) +
-           SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, candidates) + AT(Search, start) +
+           SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, candidates) +
+           AT(Search, words_a_step) + AT(Search, pairs) + AT(Search, starts) + AT(Search, divisors) +
            AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
            AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores) +
            SIZE(Drafting) + AT(Drafting, depth) + AT(Drafting, joined) + AT(Drafting, rounds);

@@ -1,4 +1,4 @@
-// Beam search of a whole batch, a word a step, without a return to the caller.
+// Beam search of a whole batch, one word or several a step, without a return to the caller.
 //
 // All hypotheses of a sentence lie in one row of the cache, as paths through its slots: what they have
 // in common lies there once, and a step copies nothing. A slot that no hypothesis goes through is free.
@@ -10,9 +10,12 @@
 // What is searched, and what is found; tables of positions have `most` of them, more than any limit.
 struct Search {
     int sentences, beam, candidates;  // candidates: words that a hypothesis may go on with
-    int64_t start;                    // the decoder's first input
+    int words_a_step;                 // z
+    int pairs;                        // whether a step's words are a pair
+    const int64_t* starts;            // z, the decoder's first inputs
+    const double* divisors;           // of scores, by the length with </s>; null: scores are compared as they are
     const int32_t* limits;            // sentences, at most so many words before </s>
-    int most;
+    int most;                         // a multiple of z
     const uint8_t* bits;              // sentences x most, the limits of each position; null: none
     const int64_t* forced;            // the only word allowed; null: none
     int32_t* passes;                  // of each sentence
@@ -31,22 +34,24 @@ struct Tree {
     std::vector<int64_t> words;               // of each slot
     std::vector<float> scores;                // of the slots' words
 
-    // Let hypotheses go on behind those before; false: there are too few slots.
-    bool grow(const int64_t* parents, const int64_t* next, const float* next_scores, int count) {
+    // Let hypotheses go on behind those before, each by z words; false: there are too few slots.
+    bool grow(const int64_t* parents, const int64_t* next, const float* next_scores, int count, int z) {
         std::vector<std::vector<int32_t>> longer(count);
         std::vector<uint8_t> used(words.size(), 0);
         for (int w = 0; w < count; ++w) {
             for (int32_t slot : paths[parents[w]]) used[slot] = 1;
         }
         size_t free = 0;
-        for (int w = 0; w < count; ++w, ++free) {
-            while (free < used.size() && used[free]) ++free;
-            if (free == used.size()) return false;
-            longer[w].reserve(paths[parents[w]].size() + 1);
+        for (int w = 0; w < count; ++w) {
+            longer[w].reserve(paths[parents[w]].size() + z);
             longer[w] = paths[parents[w]];
-            longer[w].push_back((int32_t)free);
-            words[free] = next[w];
-            scores[free] = next_scores[w];
+            for (int i = 0; i < z; ++i, ++free) {
+                while (free < used.size() && used[free]) ++free;
+                if (free == used.size()) return false;
+                longer[w].push_back((int32_t)free);
+                words[free] = next[w * z + i];
+                scores[free] = next_scores[w * z + i];
+            }
         }
         paths = std::move(longer);
         return true;
@@ -55,19 +60,29 @@ struct Tree {
 
 // Keep the texts of hypotheses that end behind those of a tree, the best first.
 inline void finish(const Search& to, const Tree& tree, const Extended& ended, size_t first, int count, int64_t end) {
-    const int s = tree.sentence;
-    for (size_t e = first; e < first + count && to.counts[s] < to.beam; ++e) {
+    const int s = tree.sentence, z = to.words_a_step;
+    std::vector<std::pair<double, size_t>> ranked;  // by the score that hypotheses are compared by
+    for (size_t e = first; e < first + count; ++e) {
         if (!std::isfinite(ended.scores[e])) continue;
+        const int64_t* words = ended.words + e * z;
+        const size_t length = tree.paths[ended.parents[e]].size() - z + (std::find(words, words + z, end) - words) + 1;
+        ranked.emplace_back(to.divisors == nullptr ? ended.scores[e] : ended.scores[e] / to.divisors[length], e);
+    }
+    std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (const auto& [rank, e] : ranked) {
+        if (to.counts[s] == to.beam) return;
         const size_t at = (size_t)s * to.beam + to.counts[s]++;
         const std::vector<int32_t>& path = tree.paths[ended.parents[e]];
         int length = 0;
-        for (size_t i = 1; i < path.size(); ++i, ++length) {  // the first input is no word
-            to.words[at * to.most + length] = tree.words[path[i]];
-            to.scores[at * to.most + length] = tree.scores[path[i]];
+        const auto write = [&](int64_t word, float score) {
+            to.words[at * to.most + length] = word;
+            to.scores[at * to.most + length++] = score;
+        };
+        for (size_t i = z; i < path.size(); ++i) write(tree.words[path[i]], tree.scores[path[i]]);  // no first inputs
+        for (size_t i = e * z; length == 0 || to.words[at * to.most + length - 1] != end; ++i) {
+            write(ended.words[i], ended.word_scores[i]);
         }
-        to.words[at * to.most + length] = end;
-        to.scores[at * to.most + length] = ended.word_scores[e];
-        to.lengths[at] = length + 1;
+        to.lengths[at] = length;
         to.totals[at] = ended.scores[e];
     }
 }
@@ -75,14 +90,13 @@ inline void finish(const Search& to, const Tree& tree, const Extended& ended, si
 // Search; the source has been put. False: a word is outside the vocabulary.
 inline bool search(const Stack& stack, const Linear& projection, const Rules& rules, const Search& to,
                    const Store& source, Workspace& work) {
-    const int B = to.beam, K = to.candidates, stride = padded(stack.dim);
+    const int B = to.beam, K = to.candidates, z = to.words_a_step, stride = padded(stack.dim);
     const size_t layers = stack.layers.size(), wide = (size_t)stack.heads * stack.head_size;
     std::fill(to.passes, to.passes + to.sentences, 0);
     std::fill(to.counts, to.counts + to.sentences, 0);
-    if (to.start < 0 || to.start >= stack.vocabulary) return false;
     std::vector<Tree> live(to.sentences);
     // The rows get more slots when one of them is full.
-    int slots = std::min(2 * B + 32, B * to.most);
+    int slots = std::min(2 * B * z + 32, B * to.most);
     Room keys, values;
     std::swap(keys, work.keys), std::swap(values, work.values);
     const auto make = [&](int count) {
@@ -92,54 +106,56 @@ inline bool search(const Stack& stack, const Linear& projection, const Rules& ru
     Store own = make(slots);
     for (int s = 0; s < to.sentences; ++s) {
         live[s].sentence = s;
-        live[s].paths = {{0}};
+        live[s].paths.resize(1);
         live[s].totals = {0};
-        live[s].words.assign(slots, to.start);
-        live[s].scores.assign(slots, 0);
+        live[s].words.resize(slots), live[s].scores.resize(slots);
+        for (int i = 0; i < z; ++i) live[s].paths[0].push_back(i), live[s].words[i] = to.starts[i];
     }
     std::vector<int64_t> best, ends, forced, parents, ended_words, alive_words;
     std::vector<float> totals, scores, end_scores, ended_scores, alive_scores;
     std::vector<float> ended_word_scores, alive_word_scores;
     std::vector<uint8_t> bits;
     for (int t = 0; !live.empty(); ++t) {
-        // 1. One pass reads the last word of every hypothesis.
-        const int S = (int)live.size(), W = (int)live[0].paths.size(), rows = S * W;
+        // 1. One pass reads the last words of every hypothesis; all of them see each other.
+        const int S = (int)live.size(), W = (int)live[0].paths.size(), rows = S * W * z;
         work.tokens.clear();
         for (const Tree& tree : live) {
             for (const auto& path : tree.paths) {
-                const int64_t word = tree.words[path.back()];
-                if (word < 0 || word >= stack.vocabulary) return false;
-                const Seen seen{0, nullptr, path.data(), t + 1};
-                work.tokens.push_back({word, tree.sentence, tree.sentence, path.back(), t, seen, work.tokens.size()});
+                const Seen seen{0, nullptr, path.data(), (int)path.size()};
+                for (int i = t * z; i < (t + 1) * z; ++i) {
+                    const int64_t word = tree.words[path[i]];
+                    if (word < 0 || word >= stack.vocabulary) return false;
+                    work.tokens.push_back({word, tree.sentence, tree.sentence, path[i], i, seen, work.tokens.size()});
+                }
             }
         }
         float* x = grown(work.states, (size_t)rows * stride);
         embed(stack, work.tokens, x);
         run(stack, own, &source, x, work);
         // 2. Of each, the words that it may go on with, and </s>.
-        best.resize((size_t)rows * K), scores.resize((size_t)rows * K), end_scores.resize(rows), totals.resize(rows);
+        best.resize((size_t)rows * K), scores.resize((size_t)rows * K), end_scores.resize(rows), totals.clear();
         ends.assign(rows, rules.end), bits.assign(rows, 0), forced.assign(rows, rules.pad);
         for (int i = 0; i < rows; ++i) {
-            const Tree& tree = live[i / W];
-            const size_t at = (size_t)tree.sentence * to.most + t;
+            const size_t at = (size_t)live[i / (W * z)].sentence * to.most + t * z + i % z;
             if (to.bits != nullptr) bits[i] = to.bits[at];
             if (to.forced != nullptr) forced[i] = to.forced[at];
-            totals[i] = tree.totals[i % W];
         }
+        for (const Tree& tree : live) totals.insert(totals.end(), tree.totals.begin(), tree.totals.end());
         Choices choices{};
         choices.limits = bits.data(), choices.forced = forced.data(), choices.drafted = ends.data();
         choices.best = best.data(), choices.score = scores.data(), choices.drafted_score = end_scores.data();
         choices.normalised = 1, choices.count = K;
         choose(projection, rules, choices, x, stride, rows, work);
         // 3. The best continuations.
-        const int each = std::min(B, K), kept = std::min(B, W * each);
-        const size_t most = (size_t)S * (B + kept);
-        parents.resize(most), ended_words.resize(most), alive_words.resize(most);
+        Step step{S, W, z, K, B, 0, rules.end, totals.data(), best.data(), scores.data(), end_scores.data(), to.pairs};
+        const auto [ends_of, kept] = counts_of(step);
+        step.kept = kept;
+        const size_t most = (size_t)S * (ends_of + kept);
+        parents.resize(most), ended_words.resize(most * z), alive_words.resize(most * z);
         ended_scores.resize(most), alive_scores.resize(most);
-        ended_word_scores.resize(most), alive_word_scores.resize(most);
-        const Step step{S, W, 1, K, B, kept, rules.end, totals.data(), best.data(), scores.data(), end_scores.data()};
+        ended_word_scores.resize(most * z), alive_word_scores.resize(most * z);
         const Extended ended{ended_scores.data(), parents.data(), ended_words.data(), ended_word_scores.data()};
-        const Extended alive{alive_scores.data(), parents.data() + (size_t)S * B, alive_words.data(), alive_word_scores.data()};
+        const Extended alive{alive_scores.data(), parents.data() + (size_t)S * ends_of, alive_words.data(), alive_word_scores.data()};
         extend(step, ended, alive);
         // 4. Ended hypotheses leave their beams, and sentences that have enough leave the batch.
         size_t stay = 0;
@@ -147,10 +163,10 @@ inline bool search(const Stack& stack, const Linear& projection, const Rules& ru
             Tree& tree = live[s];
             const size_t first = (size_t)s * kept;
             ++to.passes[tree.sentence];
-            finish(to, tree, ended, (size_t)s * B, B, rules.end);
+            finish(to, tree, ended, (size_t)s * ends_of, ends_of, rules.end);
             const bool lives = std::any_of(alive.scores + first, alive.scores + first + kept, [](float v) { return std::isfinite(v); });
-            if (to.counts[tree.sentence] == B || t + 1 > to.limits[tree.sentence] || !lives) continue;
-            while (!tree.grow(alive.parents + first, alive.words + first, alive.word_scores + first, kept)) {
+            if (to.counts[tree.sentence] == B || (t + 1) * z > to.limits[tree.sentence] || !lives) continue;
+            while (!tree.grow(alive.parents + first, alive.words + first * z, alive.word_scores + first * z, kept, z)) {
                 if (slots == (int)tree.words.size()) {
                     const Store before = own;
                     Room old_keys, old_values;

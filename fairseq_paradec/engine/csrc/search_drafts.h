@@ -74,7 +74,7 @@ class DraftedSearch {
         std::fill(to.passes, to.passes + to.sentences, 0);
         std::fill(to.counts, to.counts + to.sentences, 0);
         for (int s = 0; s < to.sentences; ++s) {
-            live[s].nodes = {trees[s].add(-1, to.start, to.candidates)};
+            live[s].nodes = {trees[s].add(-1, to.starts[0], to.candidates)};
             live[s].totals = {0};
         }
         for (int m = 0; m < 2; ++m) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,17 +34,42 @@ class Searched(NamedTuple):
     scores: list[list[float]]
 
 
+class Searching(NamedTuple):
+    """How a beam search goes.
+
+    Attributes:
+        starts: z, the first inputs of the decoder, which writes so many words a step.
+        beam: how many hypotheses a sentence has.
+        candidates: with how many words a hypothesis may go on in a slot.
+        len_penalty: hypotheses that a step ends are compared by score / length**len_penalty, where
+            ``</s>`` counts; None: by their scores.
+        pairs: a step's two words are a pair, which imamura2020's search extends by.
+    """
+
+    starts: Sequence[int]
+    beam: int
+    candidates: int
+    len_penalty: float | None = None
+    pairs: bool = False
+
+
 class _Tables:
     """What the library reads and writes of a search; the arguments are those of ``native_search``.
 
     Attributes:
         search: the structure, which points to the tables.
-        most: words of the longest hypothesis, with ``</s>``.
+        most: words of the longest hypothesis, with ``</s>``, in whole steps.
     """
 
-    def __init__(self, at: Positions, start: int, beam: int, count: int) -> None:
+    def __init__(self, at: Positions, how: Searching) -> None:
         self._limits, sentences = array_of([row.limit for row in at.rows]), len(at.rows)
-        self.most = most = max(self._limits) + 1  # </s> follows the last word
+        z, beam = len(how.starts), how.beam
+        self.most = most = (max(self._limits) // z + 1) * z  # </s> follows the last word
+        self._starts = (ctypes.c_int64 * z)(*how.starts)
+        self._divisors = None
+        if how.len_penalty is not None:
+            each = [1.0, *(length**how.len_penalty for length in range(1, most + 1))]
+            self._divisors = (ctypes.c_double * len(each))(*each)
         where = at.limits(most)
         self._bits, self._forced = bits_of(where), where.forced
         self.passes, self.counts = torch.empty(2, sentences, dtype=torch.int32)
@@ -54,8 +80,11 @@ class _Tables:
         self.search = Search(
             sentences=sentences,
             beam=beam,
-            candidates=count,
-            start=start,
+            candidates=how.candidates,
+            words_a_step=z,
+            pairs=how.pairs,
+            starts=ctypes.addressof(self._starts),
+            divisors=None if self._divisors is None else ctypes.addressof(self._divisors),
             limits=ctypes.addressof(self._limits),
             most=most,
             bits=address_of(self._bits),
@@ -92,12 +121,10 @@ def native_search(
     cache: NativeCache,
     linear: NativeMap,
     at: Positions,
-    start: int,
-    beam: int,
-    count: int,
+    how: Searching,
 ) -> list[Searched]:
-    """Search a batch, a word a step; see ``ChunkScorer.search``."""
-    tables = _Tables(at, start, beam, count)
+    """Search a batch; see ``ChunkScorer.search``."""
+    tables = _Tables(at, how)
     check_pass(
         library().paradec_search(
             weights.stack.address,
@@ -123,9 +150,7 @@ def native_search_drafts(
     verifier: NativeModel,
     drafter: NativeModel,
     at: Positions,
-    start: int,
-    beam: int,
-    count: int,
+    how: Searching,
     depth: int,
 ) -> tuple[list[Searched], list[list[list[int]]]]:
     """Search a batch with drafts; see ``ChunkScorer.search`` and decoding/beam_drafts.py.
@@ -134,18 +159,18 @@ def native_search_drafts(
         verifier: the model.
         drafter: the model that drafts; with the verifier's cache it is the same model.
         at: the first position of each row.
-        start: the decoder's first input.
-        beam: how many hypotheses a sentence has.
-        count: with how many words a hypothesis may go on.
+        how: the search goes, a word a step.
         depth: steps of a draft, at most.
 
     Returns:
         What was found; and of each sentence and pass: the steps before it, those that were drafted,
         those that were taken, and how many nodes it read.
     """
-    tables = _Tables(at, start, beam, count)
+    tables = _Tables(at, how)
     rounds = torch.empty(len(at.rows), tables.most, 4, dtype=torch.int32)
-    how = Drafting(depth=depth, joined=drafter.cache is verifier.cache, rounds=rounds.data_ptr())
+    drafting = Drafting(
+        depth=depth, joined=drafter.cache is verifier.cache, rounds=rounds.data_ptr()
+    )
     models = [
         (one.weights.stack.address, one.linear.address, ctypes.byref(one.cache.source_store))
         for one in (verifier, drafter)
@@ -156,7 +181,7 @@ def native_search_drafts(
             *models[1],
             ctypes.byref(rules_of(at.rules)),
             ctypes.byref(tables.search),
-            ctypes.byref(how),
+            ctypes.byref(drafting),
             torch.get_num_threads(),
         )
     )

@@ -184,6 +184,7 @@ class Step(ctypes.Structure):
         ("tokens", c_void_p),
         ("token_scores", c_void_p),
         ("end_scores", c_void_p),
+        ("pairs", c_int),
     ]
 
 
@@ -205,7 +206,10 @@ class Search(ctypes.Structure):
         ("sentences", c_int),
         ("beam", c_int),
         ("candidates", c_int),
-        ("start", c_int64),
+        ("words_a_step", c_int),
+        ("pairs", c_int),
+        ("starts", c_void_p),
+        ("divisors", c_void_p),
         ("limits", c_void_p),
         ("most", c_int),
         ("bits", c_void_p),
@@ -227,7 +231,7 @@ class Drafting(ctypes.Structure):
 
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
 STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting)
-VERSION = 5
+VERSION = 6
 
 
 class MapOf(enum.IntEnum):

@@ -10,12 +10,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
+from ...errors import UsageError, option_error
 from ...forks import Lock
 from ..decoder_pass import DecoderWeights
 from ..encoder import LeanEncoder, lean_encoder
+from ..known import position_vectors
 from ..watch import Watch
 from .library import library
 from .passes import NativeWeights, native_encode
@@ -60,6 +61,7 @@ def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights
 
     Raises:
         NativeUnavailable: there is no library.
+        UsageError: its weights are packed alone, and not in this form or for this CPU.
     """
     reason = _why_not(model)
     if reason is not None:
@@ -91,7 +93,11 @@ def save_packed(model: Any, form: str, gather: Callable[[], DecoderWeights], pat
 def _pack_or_map(model: Any, form: str, plain: DecoderWeights, stamp: Any) -> Packed | str:
     """Map the file of packed weights that was offered, or pack them; see ``packed``."""
     path, state = _FILES.get(model, {}).get(form, (None, None))
+    alone = packed_only(model)
     if path is None or state != stamp:
+        if alone:
+            held = " or ".join(_FILES.get(model, {}))
+            raise option_error("--engine-dtype", form, f"{held}, as this model folder is packed")
         return _pack_all(model, form, plain)
     shelf = open_shelf(path, form, FORMS[form])
     try:
@@ -100,6 +106,8 @@ def _pack_or_map(model: Any, form: str, plain: DecoderWeights, stamp: Any) -> Pa
         reason = shelf
     except ValueError as error:
         reason = str(error)
+    if alone:
+        raise UsageError(f"{path}: {reason}; its folder has no other weights: pack it here again")
     log.warning("%s is packed again in memory: %s", path, reason)
     return _pack_all(model, form, plain)
 
@@ -128,7 +136,15 @@ def _stamp(module: Any) -> list[tuple[int, int, float]]:
     """
     weights = list(module.parameters())
     counts = [0 if p.is_inference() else p._version for p in weights]
-    return [(p.data_ptr(), n, float(p.detach().sum())) for p, n in zip(weights, counts)]
+    # Of weights packed alone the others are a mapped file's, which a sum would read to its end.
+    alone = packed_only(module)
+    sums = [0.0 if alone else float(p.detach().sum()) for p in weights]
+    return [(p.data_ptr(), n, total) for p, n, total in zip(weights, counts, sums, strict=True)]
+
+
+def packed_only(model: Any) -> bool:
+    """Return whether a model's weights are in files of packed ones alone."""
+    return any(p.is_meta for p in model.parameters())
 
 
 def _why_not(model: Any) -> str | None:
@@ -195,12 +211,9 @@ class NativeEncoder:
         self.pad, self.scale, self.vectors = lean.pad, lean.scale, lean.vectors
         places = lean.encoder.embed_positions
         self.most = lean.encoder.max_positions()
-        table = lean.positions
-        if isinstance(places, SinusoidalPositionalEmbedding):
-            size = places.padding_idx + 1 + self.most
-            table = places.get_embedding(size, places.embedding_dim, places.padding_idx)
-        if table is not None:
-            table = table[lean.pad + 1 :]
+        table = None
+        if places is not None:
+            table = position_vectors(places, self.most)
             self.most = min(self.most, len(table))
         self.stack = NativeStack(
             lean.stack,

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq import utils
 from torch import Tensor
 
+from ..known import activation_function
 from ..layers import DecoderLayer, EncoderLayer
 from ..weights import Norm
 from .library import MapOf, NormOf, NormOfStack, library
@@ -24,11 +24,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
 #: csrc's ``Activation`` by fairseq's function.
 ACTIVATIONS = {
-    utils.get_activation_fn("linear"): 0,
-    utils.get_activation_fn("relu"): 1,
-    utils.get_activation_fn("gelu"): 2,
-    utils.get_activation_fn("gelu_accurate"): 3,
-    utils.get_activation_fn("tanh"): 4,
+    activation_function("linear"): 0,
+    activation_function("relu"): 1,
+    activation_function("gelu"): 2,
+    activation_function("gelu_accurate"): 3,
+    activation_function("tanh"): 4,
     F.silu: 5,
 }
 

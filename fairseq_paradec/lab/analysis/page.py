@@ -23,6 +23,9 @@ from ...output import printable
 MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec."
 LAYOUT = 2  # version of the layout
 
+#: The styles of all pages, the server's too.
+COMMON = Path(__file__).parents[2] / "page.css"
+
 TAIL = "</main>\n</body>\n</html>\n"
 
 
@@ -50,7 +53,7 @@ def head(title: str, styles: Sequence[str] = (), scripts: Sequence[str] = ()) ->
         styles: of ``resource``, after the common one.
         scripts: of ``resource``; none may hold ``</script``.
     """
-    styles = [resource("page.css"), *styles]
+    styles = [COMMON.read_text("utf-8"), *styles]
     policy = "; ".join(
         [
             "default-src 'none'",

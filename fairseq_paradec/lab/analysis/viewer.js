@@ -5,7 +5,7 @@ const root = document.getElementById("viewer");
 const terms = JSON.parse(document.querySelector("script.terms").textContent);
 const blocks = [...document.querySelectorAll("script.sentence")];
 const SVG = "http://www.w3.org/2000/svg";
-const VIEWS = ["output", "passes", "steps", "dependencies"];
+const VIEWS = ["output", "passes", "steps", "dependencies", "tree"];
 const SECONDS_PER_PASS = 0.7;
 // Of earlier passes' tokens, how many stand before a pass's own.
 const BEFORE = 12;
@@ -185,12 +185,15 @@ function likeTheFirst(panel) {
 }
 
 const DRAWERS = { output: drawOutput, passes: drawPasses, steps: drawSteps,
-  dependencies: drawDependencies };
+  dependencies: drawDependencies, tree: drawTree };
 
 function showView() {
-  const graphs = sentence.panels.some((panel) => panel.graph || panel.no_graph);
-  viewInputs.dependencies.parentElement.hidden = !graphs;
-  const view = graphs || state.view !== "dependencies" ? state.view : "output";
+  const some = {
+    dependencies: sentence.panels.some((panel) => panel.graph || panel.no_graph),
+    tree: sentence.panels.some((panel) => panel.tree),
+  };
+  for (const [name, there] of Object.entries(some)) viewInputs[name].parentElement.hidden = !there;
+  const view = some[state.view] === false ? "output" : state.view;
   root.dataset.view = view;
   viewInputs[view].checked = true;
   colours.hidden = view !== "output";
@@ -511,6 +514,67 @@ function addCursor(panel, graph, svg, number, where, top) {
   svg.addEventListener("pointerleave", hideTip);
 }
 
+// ---- a beam's tree ------------------------------------------------------------------------------
+
+const LEAF = { height: 22, apart: 26, between: 18, most: 110, top: 2 };
+const FATES = ["best", "kept", "never"]; // classes, in the order of terms.fates
+
+function drawTree(panel, body, number) {
+  const { tree } = panel;
+  if (!tree) {
+    make(body, "p", { class: "faint" }, "No tree: only drafts of a beam search have one.");
+    return;
+  }
+  const needed = tree.fate.filter((fate) => FATES[fate] !== "never").length;
+  make(body, "h4", {}, `${plural(tree.token.length, "token")} read in ` +
+    `${plural(panel.passes.length, "pass", "es")}, ${needed} of them needed`);
+  const parent = scroller(body, `tree of ${panel.decoding}`);
+  const texts = tree.token.map((one) => fit(word(one), LEAF.most - 30));
+  const widths = [];
+  for (const [i, column] of tree.column.entries()) {
+    const width = Math.ceil(measure.measureText(texts[i]).width) + 30; // the pass stands behind it
+    widths[column] = Math.max(widths[column] || 0, width);
+  }
+  const lefts = widths.map((_, column) =>
+    widths.slice(0, column).reduce((sum, width) => sum + width + LEAF.between, 1));
+  const places = tree.column.map((column, i) =>
+    ({ x: lefts[column], y: LEAF.top + tree.row[i] * LEAF.apart, width: widths[column] }));
+  const svg = draw(parent, "svg", { class: "graph tree",
+    width: lefts.at(-1) + widths.at(-1) + 1,
+    height: LEAF.top + (Math.max(...tree.row) + 1) * LEAF.apart });
+  const edges = draw(svg, "path", { class: "edges" });
+  const hot = draw(svg, "path", { class: "edges hot" });
+  for (const [i, place] of places.entries()) drawLeaf(svg, tree, number, i, place, texts[i]);
+  const branch = (i) => (tree.parent[i] < 0 ? "" : branchOf(places[tree.parent[i]], places[i]));
+  svg.drawEdges = (pass) => {
+    edges.setAttribute("d", places.map((_, i) => (unread(tree.pass[i], pass) ? "" : branch(i))).join(""));
+  };
+  svg.drawHot = (leaf) => {
+    const way = [];
+    for (let i = leaf; i !== null && i >= 0; i = tree.parent[i]) way.push(branch(i));
+    hot.setAttribute("d", way.join(""));
+  };
+}
+
+// After the slider's last pass the search may go on with other hypotheses: they are shown with it.
+const unread = (read, pass) => read > pass && pass < lastPass();
+
+function drawLeaf(svg, tree, number, i, { x, y, width }, text) {
+  const leaf = draw(svg, "g", { class: `token node ${FATES[tree.fate[i]]}`, tabindex: -1,
+    role: "img", "data-what": "tree", "data-panel": number, "data-position": i,
+    "data-pass": tree.pass[i] });
+  draw(leaf, "rect", { x, y, width, height: LEAF.height, rx: 4 });
+  draw(leaf, "text", { class: "word", x: x + (width - 14) / 2, y: y + 15 }, text);
+  draw(leaf, "text", { class: "read", x: x + width - 11, y: y + 15 }, tree.pass[i]);
+}
+
+// From a token to one that continues it.
+function branchOf(from, to) {
+  const [x1, y1] = [from.x + from.width, from.y + LEAF.height / 2];
+  const [x2, y2] = [to.x, to.y + LEAF.height / 2];
+  return `M${x1},${y1}C${x2},${y1} ${x1},${y2} ${x2},${y2}`;
+}
+
 // ---- after pass t -------------------------------------------------------------------------------
 
 function showPass() {
@@ -526,10 +590,13 @@ function showPass() {
       : `${done} of ${plural(total, "token")} written`;
     section.querySelector(".done").textContent = finished;
     for (const one of section.querySelectorAll(".box, .node")) {
-      const open = Number(one.dataset.pass) > pass;
+      const inTree = one.dataset.what === "tree";
+      const tokens = inTree ? panel.tree.token : panel.output;
+      const read = Number(one.dataset.pass);
+      const open = inTree ? unread(read, pass) : read > pass;
       one.classList.toggle("open", open);
       one.setAttribute("aria-label", open ? terms.meanings.open
-        : `${word(panel.output[one.dataset.position])}, pass ${one.dataset.pass}`);
+        : `${word(tokens[one.dataset.position])}, pass ${read}`);
     }
     for (const row of section.querySelectorAll(".row")) row.hidden = Number(row.dataset.pass) > pass;
     for (const svg of section.querySelectorAll("svg.graph")) svg.drawEdges(pass);
@@ -581,6 +648,7 @@ function showLegend(view) {
       "every other method a pass.");
   }
   if (view === "dependencies") legendOfGraph();
+  if (view === "tree") legendOfTree();
 }
 
 function entry(classes, sample, meaning) {
@@ -649,6 +717,12 @@ function legendOfGraph() {
   }
 }
 
+function legendOfTree() {
+  entry(null, "", "The hypotheses of the search, and what was drafted for them. The small number " +
+    "is the pass that read the token.");
+  for (const [i, meaning] of terms.fates.entries()) entry(`sample swatch ${FATES[i]}`, "", meaning);
+}
+
 // ---- what is known of a token -------------------------------------------------------------------
 
 function probability(value, digits) {
@@ -670,6 +744,7 @@ function describe(element) {
   const pass = Number(element.dataset.pass);
   if (what === "origin") return ofOrigin(panel, position, pass);
   if (what === "graph") return ofGraph(panel, position);
+  if (what === "tree") return ofTree(panel.tree, position);
   if (what === "matrix") return ofMatrix(element, panel, position, pass);
   if (what === "open") return { token: "·", position, by: terms.meanings.open };
   return ofCell(panel.passes[pass - 1][what], position, pass, what);
@@ -729,6 +804,17 @@ function ofGraph(panel, position) {
     by: `final from pass ${number} on`,
     ...facts(graph, position),
     waited: waited.map(([, other]) => word(panel.output[other])).join(" ") || null,
+  };
+}
+
+function ofTree(tree, leaf) {
+  const first = tree.column[leaf] === 0; // the decoder's first input
+  if (unread(tree.pass[leaf], state.pass)) return { token: "·", by: "not read yet" };
+  return {
+    token: word(tree.token[leaf]),
+    position: first ? null : tree.column[leaf] - 1,
+    pass: tree.pass[leaf],
+    by: first ? "the decoder's first input" : terms.fates[tree.fate[leaf]],
   };
 }
 

@@ -1,9 +1,9 @@
 """A page that shows traces sentence by sentence, all methods side by side.
 
-Each sentence is one block of data, read only when it is shown; ``viewer.js`` draws it. Four views:
+Each sentence is one block of data, read only when it is shown; ``viewer.js`` draws it. Five views:
 the output's tokens with their origins; the D and V lines of every pass (Xia et al. 2022, Table 11);
-the steps (Stern et al. 2018, section 7.4); and, for Jacobi decoders and greedy search, the decoding
-dependency graph (Santilli et al. 2023, Figure 4).
+the steps (Stern et al. 2018, section 7.4); for Jacobi decoders and greedy search the decoding
+dependency graph (Santilli et al. 2023, Figure 4); and for beam search with drafts its tree.
 
 Pure functions of the sentences of ``trace_view`` and the graphs of ``ddg``.
 """
@@ -18,14 +18,17 @@ from typing import Any
 from ...errors import UsageError
 from ...output import printable
 from ...records import Record
-from . import ddg, page
+from . import beam_tree, ddg, page
 from .promises import engine_of, promise_of
 from .symbols import is_rtl, typed
 from .trace_text import MARKS
 from .trace_view import MEANINGS, OPEN, ORIGINS, PREVIOUS, Cell, Origin, Pass, Sentence
 
 #: The views that a page can open with.
-VIEWS = ("output", "passes", "steps", "dependencies")
+VIEWS = ("output", "passes", "steps", "dependencies", "tree")
+
+#: What became of a tree's nodes, in the order of their numbers in the data.
+FATES = (beam_tree.BEST, beam_tree.KEPT, beam_tree.NEVER)
 
 #: States in the order of their numbers in the data.
 STATES = tuple(MEANINGS)
@@ -60,6 +63,7 @@ def opening(view: str = "output") -> str:
         "states": STATES,
         "meanings": MEANINGS,
         "origins": ORIGINS,
+        "fates": FATES,
         "marks": {state: MARKS.get(state, ("", "")) for state in STATES},
     }
     return (
@@ -144,6 +148,7 @@ def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
         "steps": _steps(one),
         "steps_summary": one.steps_summary,
         **_graph(one, record, words),
+        "tree": _tree(one, record, words),
     }
 
 
@@ -255,4 +260,21 @@ def _predictions(row: Sequence[ddg.Prediction | None], words: Words) -> dict[str
         "log_prob": [_number(one.log_prob) for _, one in known],
         "runner_up": words.numbers(one.runner_up for _, one in known),
         "runner_up_log_prob": [_number(one.runner_up_log_prob) for _, one in known],
+    }
+
+
+def _tree(one: Sentence, record: Record, words: Words) -> dict[str, Any] | None:
+    """Return the tree of a beam's drafts by column, or None for other methods."""
+    if not any("tree" in entry for entry in record["trace"]):
+        return None
+    nodes = beam_tree.read_tree(record, one.name)
+    best = beam_tree.best_path(nodes, one.output)
+    where = beam_tree.places(nodes, best)
+    return {
+        "token": words.numbers(node.word for node in nodes),
+        "parent": [node.parent for node in nodes],
+        "pass": [node.number for node in nodes],
+        "fate": [FATES.index(beam_tree.state(nodes, i, best)) for i in range(len(nodes))],
+        "column": [column for column, _ in where],
+        "row": [row for _, row in where],
     }

@@ -68,12 +68,11 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
     Raises:
         UsageError: it cannot be read, or holds no model whose FLOPs are known.
     """
-    from fairseq import checkpoint_utils
-
     from ...plugin.compat.loading import named as naming
+    from ...plugin.files import read_checkpoint
 
     with naming(flag):
-        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        state = read_checkpoint(path)
     sizes = {name: tuple(weight.shape) for name, weight in state["model"].items()}
     model, criterion = (_options(state["cfg"].get(part)) for part in ("model", "criterion"))
     if model.get("attention_block"):

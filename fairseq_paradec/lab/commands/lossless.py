@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from ...cli import arguments
+from ...errors import needs
 from ..measure.exactness import UNTRAINED, kinds
 from ..settings import settings
 
@@ -30,6 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=arguments.whole_numbers,
         help="of self_draft or assisted: compare n-best lists with fairseq's search of these beams",
     )
+    add("--engines", help="with --beams: native, torch or both (default: native,torch)")
     add("--subsets", default="test", help="comma-separated (default: test)")
     add("--batch-sizes", type=arguments.whole_numbers, default=[1, 64], help="(default: 1,64)")
     add("--limit", type=arguments.whole_number, help="sentences per subset (default: all)")
@@ -39,9 +41,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Decode all subsets by all variants, and write the table."""
     from ..measure.lossless import Settings, lossless
-    from ..measure.lossless_beams import lossless_beams
+    from ..measure.lossless_beams import ENGINES, lossless_beams
 
+    if args.engines is not None and args.beams is None:
+        raise needs("--engines", args.engines, "--beams")
+    engines = ENGINES if args.engines is None else args.engines.split(",")
     work = lossless if args.beams is None else lossless_beams
-    given = {"subsets": args.subsets.split(","), "beams": args.beams or []}
+    given = {"subsets": args.subsets.split(","), "beams": args.beams or [], "engines": engines}
     with arguments.quiet():
         return work(settings(Settings, args, **given))

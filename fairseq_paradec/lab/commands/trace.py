@@ -24,7 +24,7 @@ from ...errors import UsageError, needs, option_error
 from ...images import Size
 from ...output import discard_output, printable
 from ...records import TRACE, Record, lines_of, open_records, parse, read, written_by
-from ..analysis import page, trace_records, trace_text, trace_view, viewer
+from ..analysis import beam_tree, page, trace_records, trace_text, trace_view, viewer
 from . import pages
 
 
@@ -354,7 +354,7 @@ def _draw_tree(entry: Entry, path: Path) -> None:
     """Draw the tree of a sentence that a drafted beam decoded."""
     from ..analysis import beam_plot, fonts  # matplotlib takes a second to load
 
-    nodes = beam_plot.read_tree(entry.record, entry.sentence.name)
+    nodes = beam_tree.read_tree(entry.record, entry.sentence.name)
     missing = fonts.choose(beam_plot.texts(entry.record, nodes)).missing
     if missing:
         print(f"paradec trace: warning: {fonts.warning(missing)}", file=sys.stderr)

@@ -21,7 +21,7 @@ from . import documents
 #: The seed of the words that are changed.
 SEED = 1
 #: Each text is decoded by itself, as where someone waits for it.
-ALONE = {"batch_size": 1, "buffer_size": 1}
+ALONE: dict[str, Any] = {"batch_size": 1, "buffer_size": 1}
 
 
 @dataclass(frozen=True)

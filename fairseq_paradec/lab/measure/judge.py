@@ -9,6 +9,7 @@ from typing import Any
 from fairseq.data import Dictionary, data_utils
 
 from ...errors import option_error
+from ...plugin.files import language_pair
 from ..analysis.quality import Quality
 from .systems import EXACT, System
 from .text import plain_text, text_language
@@ -41,7 +42,7 @@ def agreement(
 
 def target_language(data: str) -> str:
     """Return a data folder's target language."""
-    return str(data_utils.infer_language_pair(data)[1])
+    return str(language_pair(data)[1])
 
 
 def targets(data: str, subset: str) -> list[str]:
@@ -50,7 +51,7 @@ def targets(data: str, subset: str) -> list[str]:
     Raises:
         UsageError: the subset has none.
     """
-    pair = data_utils.infer_language_pair(data)
+    pair = language_pair(data)
     words = Dictionary.load(str(Path(data) / f"dict.{pair[1]}.txt"))
     path = f"{data}/{subset}.{'-'.join(pair)}.{pair[1]}"
     found = data_utils.load_indexed_dataset(path, words)

@@ -36,6 +36,7 @@ class Settings:
         decoding: whose variants are compared; None: those that fit ``drafter_path``.
         drafter_path: a drafter or heads; None: none, or the model has them.
         beams: n-best lists of these are compared with fairseq's; none: greedy outputs are.
+        engines: of ``beams``: what computes the passes.
         subsets: of the data.
         batch_sizes: sentences.
         limit: sentences of a subset; None: all.
@@ -48,6 +49,7 @@ class Settings:
     decoding: str | None
     drafter_path: str | None
     beams: Sequence[int]
+    engines: Sequence[str]
     subsets: Sequence[str]
     batch_sizes: Sequence[int]
     limit: int | None

@@ -1,8 +1,12 @@
-"""``paradec lossless --beams``: n-best lists of drafted beams against fairseq's own search."""
+"""``paradec lossless --beams``: n-best lists of drafted beams against fairseq's own search.
+
+Finished rows are kept beside the table, in ``FILE.partial.jsonl``: a run that was stopped goes on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +20,13 @@ from ...registry import METHODS
 from ..analysis.promises import PROVENANCE
 from ..settings import Made
 from . import documents
+from .journal import Journal, origin
 from .loading import choose
 from .lossless import Settings
 from .specs import Spec
 from .systems import FairseqSystem, Models
 
-#: What computes the passes.
+#: What may compute the passes.
 ENGINES = ("native", "torch")
 
 
@@ -29,7 +34,7 @@ def lossless_beams(args: Settings) -> int:
     """Decode all subsets by every beam and engine, and write the table; return the exit status.
 
     Raises:
-        UsageError: the decoder has no beam.
+        UsageError: the decoder has no beam, an engine is none, or the unfinished run is another.
     """
     torch.set_num_threads(1)
     check_inputs(args.data, args.path)
@@ -38,81 +43,117 @@ def lossless_beams(args: Settings) -> int:
         raise option_error("--decoding", args.decoding, f"{', '.join(able)} with --beams")
     if METHODS[args.decoding].needs_drafter and args.drafter_path is None:
         raise needs("--decoding", args.decoding, "--drafter-path")
-    subsets = args.subsets
-    first = Models(args.data, subsets[0], "fp32", "cpu")
+    for engine in args.engines:
+        if engine not in ENGINES:
+            raise option_error("--engines", engine, " and ".join(ENGINES))
+    documents.check_out(args.out)
+    models = Models(args.data, args.subsets[0], "fp32", "cpu")
     sentences = {}
-    for one in subsets:
-        models, task = first.on(one).load(args.path)
-        sentences[one] = choose(task, one, models, args.limit)
-    drafter = {} if args.drafter_path is None else {"drafter_path": args.drafter_path}
+    for subset in args.subsets:
+        loaded, task = models.on(subset).load(args.path)
+        sentences[subset] = choose(task, subset, loaded, args.limit)
+    given: dict[str, Any] = {"decoding": args.decoding, "block_size": BEAM_DEPTH}
+    if args.drafter_path is not None:
+        given["drafter_path"] = args.drafter_path
+    files = [args.path, *filter(None, [args.drafter_path])]
+    judged_in = max(args.batch_sizes)
+    run = given | {
+        "schema": "lossless",
+        "sentences": sentences,
+        "batch size of the judge": judged_in,
+        "origin": {subset: origin(args.data, subset, files) for subset in args.subsets},
+    }
+    unfinished = args.out.with_suffix(".partial.jsonl")
+    journal = Journal(unfinished, run)
+    steps = [*itertools.product(args.engines, args.beams, args.batch_sizes)]
     rows = []
-    total = sum(map(len, sentences.values())) * len(args.batch_sizes) * len(args.beams)
-    with tqdm(total=total, unit="sentence", disable=None) as progress:
-        for size in args.batch_sizes:
-            for beam in args.beams:
-                options = {"decoding": args.decoding, "beam": beam, "nbest": beam, **drafter}
-                options["block_size"] = BEAM_DEPTH  # given: not chosen by what passes cost
-                rows += _rows(args.path, first, sentences, size, options, progress.update)
+    for engine, beam, size in tqdm(steps, unit="row", disable=None):
+        options = given | {"beam": beam, "nbest": beam, "engine": engine}
+        systems = {
+            subset: FairseqSystem(Spec.of(options), models.on(subset), args.path, {})
+            for subset in args.subsets
+        }
+        judge, key = f"fairseq/{beam}", f"{engine}/{beam}/{size}"
+        if judge not in journal.entries:
+            journal.put(judge, _judged(systems, sentences, beam, judged_in))
+        if key not in journal.entries:
+            journal.put(key, _row(systems, sentences, journal.entries[judge], beam, size))
+        rows.append(journal.entries[key])
     notes = [
-        f"Subsets: {','.join(subsets)}; fp32. Judge: fairseq's own SequenceGenerator with the same "
-        "beam. Identical: all hypotheses of the n-best list, in their order.",
+        f"Subsets: {','.join(args.subsets)}; fp32. Judge: fairseq's own SequenceGenerator with the "
+        f"same beam, in batches of {judged_in}. Identical: all hypotheses of the n-best list, in "
+        "their order.",
         "A tie: a search in which two candidates of a decision score closer than 1e-4.",
         "Passes: mean decoder passes per sentence.",
     ]
     title = f"Lossless: {args.decoding} with a beam against fairseq's beam search"
     documents.save_made(Made(args.argv, args.out, title), "lossless", notes, rows)
+    journal.close()
+    unfinished.unlink()
     return 0
 
 
-def _rows(
-    path: str,
-    models: Models,
+def _batches(
+    systems: Mapping[str, FairseqSystem],
     sentences: Mapping[str, Sequence[int]],
+    beam: int,
     size: int,
-    options: dict[str, Any],
-    advance: Callable[[int], Any],
-) -> list[dict[str, Any]]:
-    """Return a row for each engine; fairseq's search runs once for both."""
-    rows = []
-    counts = {engine: [0, 0, 0, 0] for engine in ENGINES}  # sentences, identical, ties, passes
-    systems: dict[str, FairseqSystem] = {}
+) -> Iterator[tuple[str, FairseqSystem, Audit, dict[str, Any]]]:
+    """Yield each batch with its subset, decoder and judge."""
     for subset, numbers in sentences.items():
-        systems = {
-            engine: FairseqSystem(
-                Spec.of(options | {"engine": engine}), models.on(subset), path, {}
-            )
-            for engine in ENGINES
-        }
-        some = systems[ENGINES[0]]
-        judge = Audit(some.models, some.task.target_dictionary, options["beam"])
-        judge.judge.max_len_b = judge.max_len_b
+        system = systems[subset]
+        audit = Audit(system.models, system.task.target_dictionary, beam)
+        audit.judge.max_len_b = audit.max_len_b
         for start in range(0, len(numbers), size):
-            sample = some.sample(numbers[start : start + size])
-            with torch.no_grad():
-                wanted = judge.judge.generate(some.models, sample)
-            for engine, system in systems.items():
-                hypos = some.task.inference_step(system.generator, some.models, sample)
-                found = judge.compare_with(sample, hypos, wanted)
-                for verdict, hypo in zip(found, hypos, strict=True):
-                    facts = (1, verdict["identical"], verdict.get("tie", False), hypo[0]["steps"])
-                    counts[engine] = [a + int(b) for a, b in zip(counts[engine], facts)]
-            advance(len(wanted))
-    for engine, (number, identical, ties, passes) in counts.items():
-        system = systems[engine]
-        made_by = {name: system.provenance()[name] for name in PROVENANCE}
-        rows.append(
-            {
-                "batch size": size,
-                "decoder": options["decoding"],
-                "beam": options["beam"],
-                "block": system.generator.config.block_size,
-                "sentences": number,
-                "identical": identical,
-                "ties": ties,
-                "beyond ties": number - identical - ties,
-                "passes": round(passes / number, 3),
-            }
-            | made_by
-            | {"drafts": system.generator.config.drafter_dtype}
-        )
-    return rows
+            yield subset, system, audit, system.sample(numbers[start : start + size])
+
+
+def _judged(
+    systems: Mapping[str, FairseqSystem],
+    sentences: Mapping[str, Sequence[int]],
+    beam: int,
+    size: int,
+) -> dict[str, dict[str, list[list[int]]]]:
+    """Return the tokens of fairseq's n-best lists, of each subset by its sentences' numbers."""
+    found: dict[str, dict[str, list[list[int]]]] = {subset: {} for subset in sentences}
+    for subset, system, audit, sample in _batches(systems, sentences, beam, size):
+        with torch.no_grad():
+            lists = audit.judge.generate(system.models, sample)
+        for number, hypos in zip(sample["id"].tolist(), lists, strict=True):
+            found[subset][str(number)] = [hypo["tokens"].tolist() for hypo in hypos]
+    return found
+
+
+def _row(
+    systems: Mapping[str, FairseqSystem],
+    sentences: Mapping[str, Sequence[int]],
+    judged: Mapping[str, Mapping[str, list[list[int]]]],
+    beam: int,
+    size: int,
+) -> dict[str, Any]:
+    """Decode all subsets by one setting; return the row of the table."""
+    number = identical = ties = passes = 0
+    for subset, system, audit, sample in _batches(systems, sentences, beam, size):
+        hypos = system.task.inference_step(system.generator, system.models, sample)
+        lists = [judged[subset][str(number)] for number in sample["id"].tolist()]
+        wanted = [[{"tokens": torch.tensor(tokens)} for tokens in each] for each in lists]
+        found = audit.compare_with(sample, hypos, wanted)
+        number += len(found)
+        identical += sum(one["identical"] for one in found)
+        ties += sum(one.get("tie", False) for one in found)
+        passes += sum(hypo[0]["steps"] for hypo in hypos)
+    config = system.generator.config
+    made_by = system.provenance()
+    return {
+        "batch size": size,
+        "decoder": config.decoding,
+        "beam": beam,
+        "block": config.block_size,
+        "sentences": number,
+        "identical": identical,
+        "ties": ties,
+        "beyond ties": number - identical - ties,
+        "passes": round(passes / number, 3),
+        **{name: made_by[name] for name in PROVENANCE},
+        "drafts": config.drafter_dtype,
+    }

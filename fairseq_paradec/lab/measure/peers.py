@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from ... import extras
 from ...decoding.provenance import provenance
 from ...errors import UsageError
+from ...plugin.files import read_checkpoint
 from ..analysis.benchmark_tables import threads as counted
 from . import CTRANSLATE2
 from .systems import PEER, Models, Output, count_parameters
@@ -151,7 +151,7 @@ def converted(path: str, data: str) -> str:
         UsageError: CTranslate2 is not installed, or does not support the model.
     """
     # The converter reads fairseq's older checkpoints, whose options lie in one namespace.
-    state = checkpoint_utils.load_checkpoint_to_cpu(path)
+    state = read_checkpoint(path)
     options = {**_options(state["cfg"]["task"]), **_options(state["cfg"]["model"])}
     options |= {"arch": options.get("arch", options["_name"])}
     return _convert(options, state["model"], data, path)

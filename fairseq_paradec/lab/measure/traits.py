@@ -83,15 +83,20 @@ def _first_guesses(joined: bool) -> list[str]:
     return [one for one in OPTIONS["jacobi_init"].choices if joined or one != "source-copy"]
 
 
+#: The paper's own setting: equation 5, and a known length.
+_EQUATION_5 = {"jacobi_stop": "unchanged", "jacobi_length": "oracle"}
+
+
 def _one_block(joined: bool, block: int) -> Settings:
     """Return the settings of ``pj``."""
     variants: Settings = [{}, {"jacobi_stop": "unchanged"}, {"jacobi_length": "oracle"}]
+    variants.append(_EQUATION_5)
     return [{"jacobi_init": init} | more for init in _first_guesses(joined) for more in variants]
 
 
 def _blocks(joined: bool, block: int) -> Settings:
     """Return the settings of ``pgj``."""
-    variants: Settings = [{}, {"jacobi_stop": "unchanged"}]
+    variants: Settings = [{}, {"jacobi_stop": "unchanged"}, _EQUATION_5]
     return [
         {"jacobi_init": init, "block_size": size} | more
         for init in _first_guesses(joined)

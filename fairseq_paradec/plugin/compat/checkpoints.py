@@ -34,7 +34,7 @@ from omegaconf import (
 )
 from omegaconf.base import ContainerMetadata, Metadata
 
-from ...errors import UsageError
+from ...errors import UsageError, option_error
 from ...forks import computes
 from .patching import wrap_once
 
@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 #: The flag in messages; fairseq's loaders do not know it (``loading.named`` replaces it).
 ANY_CHECKPOINT_FLAG = "--path (or the flag that gave this checkpoint)"
+
+#: In a checkpoint: what of a model is packed alone; see ``plugin/tasks/packed_only.py``.
+PACKED_ONLY = "packed_only"
 
 #: Modules that have had fairseq's meters.
 _METERS = ("fairseq.meters", "fairseq.logging.meters")
@@ -115,7 +118,7 @@ def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
     def load(path: str, *args: Any, **kwargs: Any) -> Any:
         _check_sums(path)
         try:
-            return original(path, *args, **kwargs)
+            state = original(path, *args, **kwargs)
         except UsageError:
             raise
         except Exception as error:
@@ -123,6 +126,11 @@ def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
             if problem is None:
                 raise
             raise problem from error
+        if PACKED_ONLY in state:
+            allowed = "a checkpoint with all weights; these are packed in the folder beside it, "
+            allowed += "which paradec translate --model reads"
+            raise option_error(ANY_CHECKPOINT_FLAG, path, allowed)
+        return state
 
     return load
 

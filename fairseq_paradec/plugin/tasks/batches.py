@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from fairseq import utils
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
@@ -74,6 +75,48 @@ class EverySentence:
             allowed = f"at most {count}, the number of batches; a smaller --batch-size makes more"
             raise option_error("--num-shards", shards, allowed)
         return batches
+
+    def batches_of(
+        self,
+        lines: Sequence[str],
+        models: Sequence[Any],
+        batch_size: int,
+        max_tokens: int,
+        device: torch.device,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield fairseq's batches of some sentences, by length, on a device.
+
+        Args:
+            lines: symbols with spaces between them, a sentence each.
+            models: the models; their positions limit a sentence.
+            batch_size: sentences in a batch, at most.
+            max_tokens: source tokens in a batch, at most, padding among them.
+            device: where its tensors lie.
+        """
+        if not lines:
+            return
+        words = self.source_dictionary  # type: ignore[attr-defined]
+        tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in lines]
+        dataset = self.build_dataset_for_inference(tokens, [len(one) for one in tokens])
+        batches = self.get_batch_iterator(
+            dataset,
+            max_tokens=max_tokens,
+            max_sentences=batch_size,
+            max_positions=self._positions(models),
+        )
+        # torch's DataLoader would draw a random number, and the lock that this takes may be held
+        # by another thread at a fork: the child would wait for it without end.
+        for numbers in batches.frozen_batches:
+            batch = dataset.collater([dataset[i] for i in numbers])
+            yield utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
+
+    def _positions(self, models: Sequence[Any]) -> tuple[int, int]:
+        """Return the longest source and target that task and models take."""
+        own = self.max_positions()  # type: ignore[attr-defined]
+        longest: tuple[int, int] = utils.resolve_max_positions(
+            own, *(model.max_positions() for model in models)
+        )
+        return longest
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], *args: Any) -> Any:
         """As fairseq; only fairseq-interactive calls this."""
@@ -196,8 +239,7 @@ class EverySentence:
             src_tokens: B×S.
         """
         pad, eos = self.tgt_dict.pad(), self.tgt_dict.eos()
-        own = self.max_positions()  # type: ignore[attr-defined]
-        limit = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
+        limit = self._positions(models)[0]
         problems: list[str | None] = []
         for row in src_tokens.tolist():
             tokens = [token for token in row if token != pad]

@@ -34,7 +34,7 @@ def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
 
 
 def load(data: str, path: str) -> tuple[list[Any], Any]:
-    """Load a checkpoint for inference in fp32.
+    """Load a checkpoint of a data folder for inference in fp32; see ``load_paths``.
 
     Args:
         data: fairseq's data folder.
@@ -46,16 +46,30 @@ def load(data: str, path: str) -> tuple[list[Any], Any]:
     Raises:
         UsageError: the data are images, and the model is for another task.
     """
-    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
-        path.split(os.pathsep), arg_overrides={"data": data}
-    )
+    models, task, kind = load_paths(path.split(os.pathsep), data=data)
     for file, name in OWN_TASKS.items():
-        if os.path.isfile(os.path.join(data, file)) and cfg.task._name != name:
+        if os.path.isfile(os.path.join(data, file)) and kind != name:
             allowed = f"a model of --task {name}: DATA ({data}) holds {file}"
             raise option_error("--path", path, allowed)
+    return models, task
+
+
+def load_paths(paths: Sequence[str], **overrides: str) -> tuple[list[Any], Any, str]:
+    """Load checkpoints, one model or an ensemble, for inference in fp32.
+
+    Args:
+        paths: the checkpoints.
+        overrides: options to take in the place of a checkpoint's, such as ``data``.
+
+    Returns:
+        The models, the task, and its fairseq name.
+    """
+    models, cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        list(paths), arg_overrides=overrides
+    )
     for model in models:
         model.float().prepare_for_inference_(cfg)
-    return models, task
+    return models, task, cfg.task._name
 
 
 def decoder(task: Any, models: Sequence[Any], **options: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.data import data_utils
+from fairseq.data.encoders import TOKENIZER_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
@@ -97,6 +99,17 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
                 getattr(args, "_name", None),
                 f"its file, such as --bpe-codes FILE ({_one_line(error)})",
             ) from error
+
+    def tokenizer_of(self, name: str, source: str, target: str) -> Any:
+        """Build a tokenizer for texts in the source language.
+
+        Raises:
+            UsageError: fairseq has no ``--tokenizer`` of this name.
+        """
+        if name not in TOKENIZER_REGISTRY:
+            raise option_error("--tokenizer", name, ", ".join(TOKENIZER_REGISTRY))
+        pair = {"source_lang": source, "target_lang": target}
+        return self.build_tokenizer(Namespace(tokenizer=name, **pair))  # type: ignore[attr-defined]
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq; only training and validation call this."""

@@ -198,17 +198,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Shrink one checkpoint; return 1 if the result is too large."""
     import torch
-    from fairseq import checkpoint_utils
     from omegaconf import OmegaConf
 
     from ...plugin.compat.loading import named
+    from ...plugin.files import read_checkpoint
 
     if not args.source.is_file():
         raise option_error("SOURCE", str(args.source), "a checkpoint; there is none")
     if not args.target.absolute().parent.is_dir():
         raise option_error("TARGET", str(args.target), "a file in a folder that exists")
     with named("SOURCE"):
-        state = checkpoint_utils.load_checkpoint_to_cpu(str(args.source))
+        state = read_checkpoint(str(args.source))
     state["cfg"] = OmegaConf.to_container(state["cfg"])
     if args.heads_only:
         state = heads_alone(state, args.source)

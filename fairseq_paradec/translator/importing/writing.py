@@ -6,19 +6,15 @@ import json
 import shutil
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fairseq.data import Dictionary
-from fairseq.dataclass.configs import FairseqConfig
-from fairseq.tasks.translation import TranslationConfig
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from ...errors import option_error
+from ...plugin.files import new_checkpoint, new_dictionary
 from ...plugin.models.imported_transformer import ImportedTransformer
 from .. import model_folder
 from .foreign import Foreign, convert, dictionary_order, names
@@ -41,11 +37,12 @@ def write(model: Foreign, folder: Path) -> None:
         allowed = "another language than --source, as the vocabularies are two"
         raise option_error("--target", model.target, allowed)
     options, weights = convert(model)
-    words = [_dictionary(one) for one in model.words]
+    words = [new_dictionary(names(one, dictionary_order(one))) for one in model.words]
     weights = _checked(model.file, options, weights, words)
     for language, one in zip((model.source, model.target), words, strict=True):
         one.save(str(folder / f"dict.{language}.txt"))
-    torch.save(_checkpoint(model, options, weights), folder / "model.pt")
+    checkpoint = new_checkpoint(model.source, model.target, options, weights)
+    torch.save(checkpoint, folder / "model.pt")
     files = {"sentencepiece_source": _SOURCE, "sentencepiece_target": _SOURCE}
     shutil.copyfile(model.pieces[0], folder / _SOURCE)
     if model.pieces[1] != model.pieces[0]:
@@ -65,16 +62,8 @@ def write(model: Foreign, folder: Path) -> None:
     model_folder.write(folder, about)
 
 
-def _dictionary(words: Any) -> Dictionary:
-    """Return fairseq's dictionary of a side."""
-    found = Dictionary()
-    for name in names(words, dictionary_order(words)):
-        found.add_symbol(name)
-    return found
-
-
 def _checked(
-    file: Path, options: Mapping[str, Any], weights: Mapping[str, Tensor], words: list[Dictionary]
+    file: Path, options: Mapping[str, Any], weights: Mapping[str, Tensor], words: list[Any]
 ) -> dict[str, Tensor]:
     """Compare names and sizes of weights with those of the model that they are for.
 
@@ -95,30 +84,3 @@ def _checked(
             allowed = "none of this name" if shapes[1] is None else f"one of size {shapes[1]}"
             raise option_error(f"{file}: {name}", given, allowed)
     return {**weights, **{name: torch.tensor([3.0]) for name in made}}
-
-
-def _checkpoint(
-    model: Foreign, options: Mapping[str, Any], weights: Mapping[str, Tensor]
-) -> dict[str, Any]:
-    """Return a checkpoint as fairseq-train writes it, without the state of a training."""
-    cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
-    task = asdict(TranslationConfig(data=".", source_lang=model.source, target_lang=model.target))
-    cfg["task"] = OmegaConf.to_container(OmegaConf.create(task), enum_to_str=True)
-    cfg["task"]["_name"] = "translation"
-    cfg["model"] = dict(options)
-    history = {
-        "criterion_name": "label_smoothed_cross_entropy",
-        "optimizer_name": "FairseqAdam",
-        "lr_scheduler_state": {"best": None},
-        "num_updates": 0,
-    }
-    return {
-        "args": None,
-        "cfg": cfg,
-        "model": dict(weights),
-        "criterion": None,
-        "optimizer_history": [history],
-        "last_optimizer_state": None,
-        "task_state": {},
-        "extra_state": {"epoch": 0},
-    }

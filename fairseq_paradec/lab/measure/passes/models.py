@@ -182,8 +182,9 @@ def random_pair(
             _build("shallow_decoder", given | narrow, task)[0],
         ]
         drafts = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
-    for drafter in drafters:
-        drafter.encoder.load_state_dict(model.encoder.state_dict())
+    for drafter in drafters:  # one copy in memory: those of a large model are gigabytes
+        for own, of in zip(drafter.encoder.parameters(), model.encoder.parameters(), strict=True):
+            own.data = of.data
     return Pair(task, model, drafters[0], drafters[1], drafts, args)
 
 

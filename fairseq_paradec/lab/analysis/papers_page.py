@@ -1,0 +1,212 @@
+"""Every table and figure of the five papers beside ours: pure functions of papers.toml and results.
+
+``lab/papers.toml`` has a row for each numbered table and figure. A row's figures are cells of
+results, by name, condition and column, or the ratio (``over``) or difference (``less``) of two. Its
+claims compare figures with each other or with numbers; a verdict stands on claims that hold.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import UsageError
+from .markdown import table
+
+Row = Mapping[str, Any]
+Documents = Mapping[str, Mapping[str, Any]]
+
+#: What is found, as the page says it; the first two stand on claims.
+VERDICTS = {
+    "same": "same direction",
+    "other": "other direction",
+    "shown": "nothing measured",
+    "cannot": "cannot be run here",
+    "not yet": "not yet run",
+}
+MEASURED = ("same", "other")
+
+OPERATORS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
+
+HEAD = """\
+# Every table and figure of the papers
+
+`paradec papers --page` renders this page from `fairseq_paradec/lab/papers.toml` and \
+[the results](../results/README.md). `paradec papers xia-3 DATA --path MODEL` runs the commands \
+of a row on your models; without DATA and models, on those that are written there.
+
+- **Compared** are ratios, orders, signs and differences, never absolute times: the papers' \
+figures first, ours behind the arrow. Their corpora and models are others: ours are the tiny and \
+the small pair of [experiments.md](experiments.md).
+- **A verdict** is checked: each "same direction" has claims that hold in the JSON files of its \
+results, or the page does not render.
+- **Names without a link** are lines of [experiments.queue](../scripts/experiments.queue): \
+`papers-...` are not yet run, the others are the paper's own setting and need an accelerator."""
+
+
+def value(cell: Sequence[Any], documents: Documents) -> float:
+    """Return the number in a cell of a result.
+
+    Args:
+        cell: the result's name, a condition (column: value; ``*`` stands for any text), a column.
+            The first table with that column and a fitting row is meant.
+        documents: all results, by name.
+
+    Raises:
+        UsageError: there is no such cell, there are several, or it holds no number.
+    """
+    name, condition, column = cell
+    if name not in documents:
+        raise UsageError(f"papers.toml: got {name!r}; allowed: a result")
+    for one in documents[name]["tables"]:
+        rows = [row for row in one["rows"] if column in row and _fits(row, condition)]
+        if len(rows) > 1:
+            raise UsageError(f"papers.toml: {name} has {len(rows)} rows with {condition}")
+        if rows:
+            return _number(rows[0][column], f"{name}, {condition}, {column}")
+    raise UsageError(f"papers.toml: {name} has no row with {condition} and column {column!r}")
+
+
+def figure(one: Row, documents: Documents) -> float:
+    """Return a figure: a cell, or its ratio to another, or its difference from another."""
+    found = value(one["of"], documents)
+    if "over" in one:
+        return found / value(one["over"], documents)
+    if "less" in one:
+        return found - value(one["less"], documents)
+    return found
+
+
+def checked(row: Row, documents: Documents) -> dict[str, float]:
+    """Return a row's figures, its claims checked.
+
+    Args:
+        row: of papers.toml.
+        documents: all results, by name.
+
+    Raises:
+        UsageError: a claim does not hold, a verdict stands on none, or names what is not there.
+    """
+    figures = {key: figure(one, documents) for key, one in row.get("figures", {}).items()}
+    if row["verdict"] not in VERDICTS:
+        raise UsageError(f"{row['id']}: got {row['verdict']!r}; allowed: {', '.join(VERDICTS)}")
+    claims = row.get("claims", [])
+    if (row["verdict"] in MEASURED) != bool(claims):
+        raise UsageError(f"{row['id']}: {row['verdict']!r} with {len(claims)} claims")
+    if row["verdict"] in ("other", "cannot", "not yet") and not row.get("why"):
+        raise UsageError(f"{row['id']}: {row['verdict']!r} without a why")
+    for left, sign, right in claims:
+        bound = figures[right] if isinstance(right, str) else right
+        if not OPERATORS[sign](figures[left], bound):
+            raise UsageError(
+                f"{row['id']}: {left} {sign} {right} does not hold: {figures[left]:.3f}, {bound}"
+            )
+    return figures
+
+
+def overview(rows: Sequence[Row]) -> list[str]:
+    """Return what ``paradec papers`` prints: a line for each row, and the number of each verdict.
+
+    Args:
+        rows: of papers.toml.
+    """
+    lines = [f"{row['id']:11}  {VERDICTS[row['verdict']]:18}  {row['asks']}" for row in rows]
+    return [*lines, "", "; ".join(f"{text}: {number}" for text, number in counts(rows).items())]
+
+
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Return how many rows have each verdict, in the words of the page."""
+    return {
+        text: sum(row["verdict"] == verdict for row in rows) for verdict, text in VERDICTS.items()
+    }
+
+
+def page(data: Mapping[str, Any], documents: Documents) -> str:
+    """Render docs/papers.md.
+
+    Args:
+        data: papers.toml: ``papers``, each with ``title``, ``short`` and perhaps ``picture``, and
+            ``rows``.
+        documents: all results, by name.
+
+    Raises:
+        UsageError: a verdict does not stand; see ``checked``.
+    """
+    said = counts(data["rows"])
+    parts = [HEAD, "Rows: " + "; ".join(f"{text} {number}" for text, number in said.items()) + "."]
+    for key, paper in data["papers"].items():
+        rows = [row for row in data["rows"] if row["id"].startswith(f"{key}-")]
+        parts.append(f"## {paper['short']}\n\n{paper['title']}")
+        parts.append(table([_line(row, documents) for row in rows]))
+        if "picture" in paper:
+            path, text = paper["picture"]
+            parts.append(f"![{text}]({path})\n\n{text}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(row: Row, documents: Documents) -> dict[str, str]:
+    """Return a row of the page's table."""
+    ones = row.get("figures", {})
+    numbers = {
+        key: f"{number:.{ones[key].get('digits', 2)}f}"
+        for key, number in checked(row, documents).items()
+    }
+    shown = [
+        f"{one['name']}: {one['paper'] + ' → ' if 'paper' in one else ''}**{numbers[key]}**"
+        for key, one in ones.items()
+    ]
+    found = list(dict.fromkeys(cell[0] for cell in _cells(row)))
+    queued = [name for name in row.get("lines", []) if name.startswith("papers-")]
+    queued = [name for name in queued if name not in documents]
+    verdict = f"**{VERDICTS[row['verdict']]}**"
+    if "why" in row:
+        verdict += f": {row['why'].format(**numbers)}"
+    more = [f"[{name}](../results/{name}.md)" for name in found]
+    more += [f"`{name}`" for name in (*queued, *row.get("paper_lines", []))]
+    return {
+        "": f"{number_of(row['id'])}<br>`{row['id']}`",
+        "asks": row["asks"],
+        "paper → ours": "<br>".join(shown) or "-",
+        "verdict": "<br>".join([verdict, ", ".join(more)]) if more else verdict,
+    }
+
+
+def number_of(name: str) -> str:
+    """Return what a row's id names: ``xia-3`` is Table 3, ``xia-f4`` Figure 4."""
+    number = name.rpartition("-")[2]
+    return f"Figure {number[1:]}" if number.startswith("f") else f"Table {number}"
+
+
+def _cells(row: Row) -> list[Sequence[Any]]:
+    """Return all cells that a row's figures read."""
+    return [
+        one[part]
+        for one in row.get("figures", {}).values()
+        for part in ("of", "over", "less")
+        if part in one
+    ]
+
+
+def _fits(row: Row, condition: Mapping[str, Any]) -> bool:
+    """Return whether a table's row fits a condition."""
+    return all(
+        key in row
+        and re.fullmatch(re.escape(str(wanted)).replace(r"\*", ".*"), str(row[key])) is not None
+        for key, wanted in condition.items()
+    )
+
+
+def _number(text: Any, place: str) -> float:
+    """Return the number that a cell begins with; ``57/100`` is a share."""
+    found = re.match(r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?:/(\d+))?", str(text))
+    if found is None:
+        raise UsageError(f"papers.toml: {place} is {text!r}, not a number")
+    return float(found[1]) / float(found[2] or 1)

@@ -1,0 +1,129 @@
+"""Every numbered table and figure of the five papers: where ours is, and whether it comes out.
+
+Without ROW all rows are listed with their verdicts. With ROW its commands are run: on DATA and
+the models of --path and --drafter-path, or on those that papers.toml names. --page writes
+docs/papers.md from papers.toml and results/*.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...cli.main import main
+from ...errors import UsageError, option_error
+from ...output import printable
+from ..analysis import papers_page
+from ..measure import documents
+from .results import SUMMARY, check
+
+DATA = Path(__file__).resolve().parent.parent / "papers.toml"
+
+
+def load() -> dict[str, Any]:
+    """Return papers.toml: ``papers`` by key, ``given`` (default data and models), ``rows``."""
+    return tomllib.loads(DATA.read_text(encoding="utf-8"))
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return all results of a folder, by name."""
+    files = [file for file in sorted(folder.glob("*.json")) if file.name != SUMMARY]
+    if not files:
+        raise option_error("--results", str(folder), "a folder with results, *.json")
+    return {file.stem: documents.read_document(file) for file in files}
+
+
+def commands(
+    row: Mapping[str, Any],
+    given: Mapping[str, Any],
+    out: Path,
+    data: str | None = None,
+    paths: list[str] | None = None,
+    drafter: str | None = None,
+) -> list[list[str]]:
+    """Return a row's commands, the words after ``paradec`` of each.
+
+    Args:
+        row: of papers.toml; ``run`` has commands with ``{data}``, ``{model}``, ``{model2}``, ...,
+            ``{drafter}``, ``{lang}`` (the target language, the end of DATA's name), ``{out}``,
+            ``{out2}``, ... and ``{picture}``. ``data``, ``models`` and ``drafter`` are its own
+            defaults.
+        given: the defaults of all rows.
+        out: the JSON file of its first command; others have ``-2``, ``-3``, ... in their names.
+        data: of the user.
+        paths: models of the user, in the order of ``models``.
+        drafter: of the user.
+
+    Raises:
+        UsageError: the row has no command, or the user gave too few models.
+    """
+    if not row.get("run"):
+        raise option_error("ROW", row["id"], "a row with commands; see docs/papers.md")
+    own = {**given, **row}
+    data = data or own["data"]
+    models = paths or own["models"]
+    values = {
+        "data": data,
+        "lang": data.rstrip("/").rpartition("-")[2],
+        "drafter": drafter or own["drafter"],
+        "picture": str(out.with_suffix(".svg")),
+        "out": str(out),
+    }
+    values |= {f"model{i or ''}": path for i, path in zip([0, *range(2, 99)], models)}
+    values |= {f"out{i}": str(out.with_stem(f"{out.stem}-{i}")) for i in range(2, 9)}
+    found = []
+    for line in row["run"]:
+        wanted = set(re.findall(r"\{(\w+)\}", line))
+        if missing := sorted(wanted - values.keys()):
+            needs = len({one for one in wanted if one.startswith("model")})
+            raise UsageError(f"{row['id']} needs {needs} --path; {', '.join(missing)} is not given")
+        found.append([word.format(**values) for word in shlex.split(line)])
+    return found
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.set_defaults(plugin=False)
+    add = parser.add_argument
+    add("row", nargs="?", metavar="ROW", help="of the list, such as xia-3 (Table 3) or zhang-f2")
+    add("data", nargs="?", metavar="DATA", help="fairseq data folder; its name ends in -LANG")
+    add("--path", action="append", help="checkpoint of the model; repeat it for more, in order")
+    add("--drafter-path", help="drafter or heads, where the row has one")
+    add("--out", type=Path, help="JSON file of ROW (default: runs/papers/ROW.json)")
+    add("--list", action="store_true", help="only print the commands of ROW")
+    add("--page", action="store_true", help="write docs/papers.md")
+    add("--check", action="store_true", help="with --page: write nothing; exit 1 if it differs")
+    add("--results", type=Path, default=Path("results"), help="(default: results)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the rows, run one, or write the page; return the exit status."""
+    data = load()
+    if args.page:
+        text = papers_page.page(data, read_results(args.results))
+        out = Path("docs/papers.md")
+        if args.check:
+            return 0 if check(out, text) else 1
+        out.write_text(text, encoding="utf-8")
+        return 0
+    if args.row is None:
+        print("\n".join(map(printable, papers_page.overview(data["rows"]))))
+        return 0
+    rows = {row["id"]: row for row in data["rows"]}
+    if args.row not in rows:
+        raise option_error("ROW", args.row, ", ".join(rows))
+    out = args.out or Path("runs/papers") / f"{args.row}.json"
+    found = commands(rows[args.row], data["given"], out, args.data, args.path, args.drafter_path)
+    if not args.list:
+        documents.check_out(out)
+    for words in found:
+        print(shlex.join(["paradec", *words]), flush=True)
+        if not args.list and (status := main(words)) != 0:
+            return status
+    return 0

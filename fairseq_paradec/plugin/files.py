@@ -1,0 +1,68 @@
+"""fairseq's files, for other rooms: checkpoints, dictionaries, language pairs of data folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary, data_utils
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.tasks.translation import TranslationConfig
+from omegaconf import OmegaConf
+from torch import Tensor
+
+
+def read_checkpoint(path: str) -> dict[str, Any]:
+    """Return what a checkpoint holds, on the CPU; ``cfg`` as fairseq 0.12 has it."""
+    state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(path)
+    return state
+
+
+def new_checkpoint(
+    source: str, target: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Return a checkpoint as fairseq-train writes it, without the state of a training.
+
+    Args:
+        source: the source language.
+        target: the target language.
+        options: the model's, by fairseq's names.
+        weights: the model's, by fairseq's names.
+    """
+    cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
+    task = asdict(TranslationConfig(data=".", source_lang=source, target_lang=target))
+    cfg["task"] = OmegaConf.to_container(OmegaConf.create(task), enum_to_str=True)
+    cfg["task"]["_name"] = "translation"
+    cfg["model"] = dict(options)
+    history = {
+        "criterion_name": "label_smoothed_cross_entropy",
+        "optimizer_name": "FairseqAdam",
+        "lr_scheduler_state": {"best": None},
+        "num_updates": 0,
+    }
+    return {
+        "args": None,
+        "cfg": cfg,
+        "model": dict(weights),
+        "criterion": None,
+        "optimizer_history": [history],
+        "last_optimizer_state": None,
+        "task_state": {},
+        "extra_state": {"epoch": 0},
+    }
+
+
+def new_dictionary(words: Iterable[str]) -> Any:
+    """Return fairseq's dictionary of some words, behind its special ones."""
+    dictionary = Dictionary()
+    for word in words:
+        dictionary.add_symbol(word)
+    return dictionary
+
+
+def language_pair(data: str) -> tuple[Any, Any]:
+    """Return the languages that a data folder's files are named by; None: they are not."""
+    source, target = data_utils.infer_language_pair(data)
+    return source, target

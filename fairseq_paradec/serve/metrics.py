@@ -1,0 +1,95 @@
+"""What ``/metrics`` tells, in Prometheus's form."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
+
+from ..translator.translator import Translation
+from .scheduler import Way
+
+#: Set where several processes count together, in files of this folder.
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+
+_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+
+
+class Metrics:
+    """The counters of a process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        name, one = "paradec_", self.registry
+        self.requests = Counter(
+            name + "requests", "Requests answered", ["path", "status"], registry=one
+        )
+        self.seconds = Histogram(
+            name + "request_seconds",
+            "Seconds of a request",
+            ["path"],
+            buckets=_SECONDS,
+            registry=one,
+        )
+        by = ["model", "decoding"]
+        self.sentences = Counter(name + "sentences", "Sentences decoded", by, registry=one)
+        self.tokens = Counter(name + "tokens", "Tokens written", by, registry=one)
+        self.passes = Counter(
+            name + "passes", "Decoder passes, summed over sentences", by, registry=one
+        )
+        self.predicted = Counter(
+            name + "prediction_tokens",
+            "Tokens of predictions",
+            [*by, "verdict"],
+            registry=one,
+        )
+        self.batch = Histogram(
+            name + "batch_sentences",
+            "Sentences of a batch",
+            by,
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            registry=one,
+        )
+        self.batch_seconds = Histogram(
+            name + "batch_seconds", "Seconds of a batch", by, buckets=_SECONDS, registry=one
+        )
+        self.waiting = Gauge(
+            name + "waiting_sentences",
+            "Sentences that wait",
+            registry=one,
+            multiprocess_mode="livesum",
+        )
+
+    def decoded(self, way: Way, found: Sequence[Translation], seconds: float) -> None:
+        """Count a batch."""
+        by = "-".join(way.pair), way.decoding or "default"
+        self.sentences.labels(*by).inc(len(found))
+        self.tokens.labels(*by).inc(sum(one.tokens for one in found))
+        self.passes.labels(*by).inc(sum(one.passes for one in found))
+        if way.drafted:
+            self.predicted.labels(*by, "accepted").inc(sum(one.accepted for one in found))
+            self.predicted.labels(*by, "rejected").inc(sum(one.rejected for one in found))
+        self.batch.labels(*by).observe(len(found))
+        self.batch_seconds.labels(*by).observe(seconds)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self.requests.labels(path, status).inc()
+        self.seconds.labels(path).observe(seconds)
+
+    def text(self, waiting: Callable[[], int]) -> bytes:
+        """Return all of them; with several processes, those of all."""
+        self.waiting.set(waiting())
+        if SHARED not in os.environ:
+            return generate_latest(self.registry)
+        every = CollectorRegistry()
+        multiprocess.MultiProcessCollector(every)
+        return generate_latest(every)

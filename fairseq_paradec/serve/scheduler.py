@@ -1,0 +1,277 @@
+"""Sentences that wait are decoded together, in batches that form between two calls.
+
+A decoding thread takes the sentence whose turn it is, and with it those of the same model and
+options that are most like it in length. So a lone sentence is decoded alone, at once, and many
+together; ``auto_fast`` has measured what is fastest for a batch of either size. Rows do not enter a
+running batch. Native passes compute a row to the last bit alike in any batch (docs/exactness.md).
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import UsageError
+from ..translator.translator import Translation, Translator, Watch
+from .fleet import Fleet
+from .settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: Batches by which the time that waiting takes is estimated.
+RECENT = 50
+
+
+class Way(NamedTuple):
+    """How a sentence is decoded; a batch has one way.
+
+    Attributes:
+        pair: the model's languages.
+        decoding: ``--decoding``; None: as ``paradec translate``.
+        beam: ``--beam``.
+        others: next best outputs of it that are wanted.
+        drafted: there is an earlier translation as a draft.
+        traced: the passes are watched.
+    """
+
+    pair: tuple[str, str]
+    decoding: str | None = None
+    beam: int = 1
+    others: int = 0
+    drafted: bool = False
+    traced: bool = False
+
+
+class Done(NamedTuple):
+    """A decoded sentence.
+
+    Attributes:
+        translation: what became of it.
+        begin: when its batch began, by ``time.perf_counter``.
+        end: and ended.
+    """
+
+    translation: Translation
+    begin: float
+    end: float
+
+
+class Job(NamedTuple):
+    """A sentence that waits.
+
+    Attributes:
+        turn: when it is its turn, on the scheduler's clock.
+        text: the sentence.
+        way: how it is decoded.
+        draft: an earlier translation.
+        watch: who is told of the passes.
+        future: becomes a Done; who cancels it does not wait any more.
+    """
+
+    turn: int
+    text: str
+    way: Way
+    draft: str
+    watch: Watch | None
+    future: Future[Done]
+
+
+def form(waiting: Sequence[Job], size: int) -> tuple[list[Job], list[Job]]:
+    """Form a batch of what waits; return it, and the rest in order.
+
+    The first is the one whose turn it is; the others are those of its way that are most like it in
+    length. What is watched is decoded alone.
+
+    Args:
+        waiting: at least one.
+        size: sentences of a batch, at most.
+    """
+    first = min(waiting, key=lambda job: job.turn)
+    like = [job for job in waiting if job.way == first.way and job is not first]
+    others = heapq.nsmallest(
+        0 if first.way.traced else size - 1,
+        like,
+        key=lambda job: abs(len(job.text) - len(first.text)),
+    )
+    batch = [first, *others]
+    taken = set(map(id, batch))
+    return batch, [job for job in waiting if id(job) not in taken]
+
+
+class Full(Exception):
+    """Too many sentences wait; ``seconds``: when that may have changed."""
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+
+
+class Left(Exception):
+    """A Watch raises this where nobody waits for the passes any more."""
+
+
+class Scheduler:
+    """Decoding threads, and the sentences that wait for them.
+
+    The turns are fair: sentence k of a request is behind the first k of every other, so that a long
+    text does not hold up short ones.
+
+    Args:
+        fleet: the models.
+        settings: of the server.
+        decoded: is told of each batch: how it was decoded, what became of it, its seconds.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: Settings,
+        decoded: Callable[[Way, Sequence[Translation], float], None],
+    ) -> None:
+        self.settings, self.decoded = settings, decoded
+        self._waiting: list[Job] = []
+        self._changed = threading.Condition()
+        self._clock, self._open = 0, True
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # sentences, seconds
+        self._cores = settings.cores or max(1, torch.get_num_threads() // settings.threads)
+        owned = [fleet.models]
+        for _ in range(settings.threads - 1):
+            owned.append({pair: one.twin() for pair, one in fleet.models.items()})
+        self._threads = [
+            threading.Thread(target=self._work, args=(models,), daemon=True, name=f"decoding-{i}")
+            for i, models in enumerate(owned)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """The number of sentences that wait."""
+        return len(self._waiting)
+
+    def submit(
+        self,
+        way: Way,
+        sentences: Sequence[str],
+        drafts: Sequence[str] | None = None,
+        watches: Sequence[Watch | None] | None = None,
+    ) -> list[Future[Done]]:
+        """Let sentences wait.
+
+        Args:
+            way: how they are decoded.
+            sentences: plain text.
+            drafts: with ``way.drafted``: earlier translations.
+            watches: with ``way.traced``: who is told of the passes.
+
+        Raises:
+            Full: too many wait already.
+        """
+        with self._changed:
+            self._waiting = [job for job in self._waiting if not job.future.cancelled()]
+            waiting = len(self._waiting)
+            if waiting > 0 and waiting + len(sentences) > self.settings.max_waiting:
+                raise Full(self._seconds_of(waiting))
+            jobs = [
+                Job(
+                    self._clock + k,
+                    text,
+                    way,
+                    drafts[k] if drafts else "",
+                    watches[k] if watches else None,
+                    Future(),
+                )
+                for k, text in enumerate(sentences)
+            ]
+            self._waiting += jobs
+            self._changed.notify(len(jobs))
+        return [job.future for job in jobs]
+
+    def close(self, seconds: float) -> None:
+        """Decode what waits, but at most so long, and end the threads."""
+        with self._changed:
+            self._open = False
+            self._changed.notify_all()
+        end = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _seconds_of(self, waiting: int) -> int:
+        """Estimate how long so many sentences take, from recent batches: 1 to 60 seconds."""
+        sentences = sum(count for count, _ in self._recent)
+        seconds = sum(taken for _, taken in self._recent)
+        each = seconds / sentences / len(self._threads) if sentences else 0.0
+        return min(60, max(1, math.ceil(waiting * each)))
+
+    # ---- a decoding thread ---------------------------------------------------------------------
+
+    def _work(self, models: dict[tuple[str, str], Translator]) -> None:
+        """Decode batches until the scheduler is closed."""
+        torch.set_num_threads(self._cores)  # OpenMP has a number for each thread
+        while batch := self._next():
+            self._decode(models[batch[0].way.pair], batch)
+
+    def _next(self) -> list[Job]:
+        """Wait for sentences, and take a batch of them; an empty one: it is closed."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._waiting or not self._open)
+                if not self._waiting:
+                    return []
+                chosen, self._waiting = form(self._waiting, self.settings.batch_size)
+                self._clock = max(self._clock, chosen[0].turn)
+                live = [job for job in chosen if job.future.set_running_or_notify_cancel()]
+                if live:
+                    return live
+
+    def _decode(self, translator: Translator, batch: Sequence[Job]) -> None:
+        """Decode a batch; if that fails, its sentences one by one: the others are not to suffer."""
+        begin = time.perf_counter()
+        try:
+            found = self._translate(translator, batch)
+        except Left as error:
+            batch[0].future.set_exception(error)
+            return
+        except Exception as error:
+            if len(batch) == 1 or isinstance(error, UsageError):  # of options, which all share
+                for job in batch:
+                    job.future.set_exception(error)
+                return
+            logger.error("a batch of %d fails (%s)", len(batch), type(error).__name__)
+            for job in batch:
+                self._decode(translator, [job])
+            return
+        end = time.perf_counter()
+        self._recent.append((len(batch), end - begin))
+        self.decoded(batch[0].way, found, end - begin)
+        for job, one in zip(batch, found, strict=True):
+            job.future.set_result(Done(one, begin, end))
+
+    def _translate(self, translator: Translator, batch: Sequence[Job]) -> list[Translation]:
+        """Translate a batch."""
+        way, size = batch[0].way, len(batch)
+        more: dict[str, Any] = {} if way.decoding is None else {"decoding": way.decoding}
+        if way.beam > 1:
+            more["beam"] = way.beam
+        if self.settings.speed_profile is not None and way.decoding in (None, "auto_fast"):
+            more["speed_profile"] = self.settings.speed_profile
+        return list(
+            translator.results(
+                [job.text for job in batch],
+                batch_size=size,
+                max_tokens=self.settings.max_tokens,
+                buffer_size=size,
+                drafts=[job.draft for job in batch] if way.drafted else None,
+                others=way.others,
+                watches=[job.watch for job in batch] if way.traced else None,
+                **more,
+            )
+        )

@@ -1,0 +1,200 @@
+"""Tables and figures of the papers: all have a row, commands parse, verdicts stand."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import ROOT
+
+from fairseq_paradec.cli import main as cli
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.analysis import papers_page
+from fairseq_paradec.lab.commands import papers
+
+DATA = papers.load()
+ROWS = {row["id"]: row for row in DATA["rows"]}
+
+#: Numbered tables and figures of the papers: 32 tables, and 20 figures, of which 10 have results.
+NUMBERED = {
+    "santilli": (7, 4),
+    "xia": (11, 4),
+    "stern": (4, 4),
+    "zhang": (6, 5),
+    "imamura": (4, 3),
+}
+
+
+def test_each_numbered_table_and_figure_has_one_row():
+    wanted = [
+        f"{paper}-{kind}{number}"
+        for paper, sizes in NUMBERED.items()
+        for kind, size in zip(("", "f"), sizes, strict=True)
+        for number in range(1, size + 1)
+    ]
+    assert [row["id"] for row in DATA["rows"]] == wanted
+    for paper, sizes in NUMBERED.items():
+        assert (DATA["papers"][paper]["tables"], DATA["papers"][paper]["figures"]) == sizes
+
+
+def test_most_rows_are_decided():
+    said = papers_page.counts(DATA["rows"])
+    assert said["not yet run"] <= 3
+    assert said["same direction"] + said["other direction"] >= 30
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_rows_commands_parse(name: str):
+    row = ROWS[name]
+    assert row.get("run") or row["verdict"] in ("shown", "cannot"), "a row needs a command"
+    for words in papers.commands(row, DATA["given"], Path("out.json")) if row.get("run") else ():
+        assert words[0] in cli.COMMANDS
+        cli.parse(words)
+
+
+def test_lines_of_the_queue_are_there():
+    text = (ROOT / "scripts" / "experiments.queue").read_text("utf-8")
+    pattern = re.compile(r"^(# )?([\w.-]+)(?:\[.*?\])?  ", re.MULTILINE)
+    found = {match[2]: bool(match[1]) for match in pattern.finditer(text)}
+    for row in DATA["rows"]:
+        assert set(row.get("lines", [])) | set(row.get("paper_lines", [])) <= found.keys(), row
+        for name in row.get("paper_lines", []):
+            assert found[name], f"{name} is not a line for an accelerator"
+
+
+def test_the_committed_page_is_what_the_rows_render_to(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["papers", "--page", "--check"]) == 0, capsys.readouterr().out
+
+
+def test_pictures_of_the_page_are_there():
+    for paper in DATA["papers"].values():
+        assert (ROOT / "docs" / paper["picture"][0]).is_file()
+
+
+# ---- what a verdict stands on ------------------------------------------------------------------
+
+TABLES = {
+    "some": {
+        "tables": [
+            {"rows": [{"decoder": "a", "x": "2.00 (1.90-2.10)"}, {"decoder": "b [c]", "x": 4}]},
+            {"rows": [{"decoder": "a", "share": "57/100", "BLEU": "-0.50 [-1.00, +0.00]"}]},
+        ]
+    }
+}
+
+
+def cell(decoder: str, column: str) -> list[Any]:
+    return ["some", {"decoder": decoder}, column]
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        ({"of": cell("a", "x")}, 2.0),
+        ({"of": cell("b [c]", "x"), "over": cell("a", "x")}, 2.0),
+        ({"of": cell("a", "x"), "less": cell("b*", "x")}, -2.0),
+        ({"of": cell("a", "share")}, 0.57),
+        ({"of": cell("a", "BLEU")}, -0.5),
+    ],
+)
+def test_a_figure_is_read_from_a_cell(one, wanted):
+    assert papers_page.figure(one, TABLES) == wanted
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (["other", {}, "x"], "got 'other'"),
+        (["some", {}, "x"], "has 2 rows"),
+        (["some", {"decoder": "c"}, "x"], "has no row"),
+        (["some", {"decoder": "a"}, "decoder"], "'a', not a number"),
+    ],
+)
+def test_a_cell_that_is_not_there_is_named(where, words):
+    with pytest.raises(UsageError, match=words):
+        papers_page.value(where, TABLES)
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """A row whose verdict stands, with changes."""
+    figures = {"a": {"name": "A", "of": cell("a", "x")}, "b": {"name": "B", "of": cell("b*", "x")}}
+    claims = [["a", "<", "b"], ["a", ">=", 2]]
+    given = {"id": "xia-1", "asks": "?", "verdict": "same", "figures": figures, "claims": claims}
+    return given | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"claims": [["a", ">", "b"]]}, "a > b does not hold: 2.000, 4.0"),
+        ({"claims": []}, "'same' with 0 claims"),
+        ({"verdict": "not yet", "why": "later"}, "'not yet' with 2 claims"),
+        ({"verdict": "other"}, "'other' without a why"),
+        ({"verdict": "fine"}, "got 'fine'; allowed: same, other"),
+    ],
+)
+def test_a_verdict_stands_on_claims_that_hold(changes, words):
+    assert papers_page.checked(row(), TABLES) == {"a": 2.0, "b": 4.0}
+    with pytest.raises(UsageError, match=words):
+        papers_page.checked(row(**changes), TABLES)
+
+
+def test_a_page_shows_the_papers_figure_before_ours():
+    figures = {"a": {"name": "speed", "paper": "3.0", "of": cell("a", "x"), "digits": 1}}
+    given = row(figures=figures, claims=[["a", ">", 1]], why="by {a}", lines=["papers-x", "y"])
+    data = {"papers": {"xia": {"short": "Xia", "title": "T"}}, "rows": [given]}
+    page = papers_page.page(data, TABLES)
+    assert "speed: 3.0 → **2.0**" in page and "**same direction**: by 2.0<br>" in page
+    assert "[some](../results/some.md), `papers-x` |" in page
+    assert "Rows: same direction 1; other direction 0;" in page
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def test_without_a_row_all_are_listed(capsys):
+    assert cli.main(["papers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: len(ROWS)]] == list(ROWS)
+    assert lines[-1].startswith("same direction: ")
+
+
+def test_a_row_runs_on_the_models_given(monkeypatch, tmp_path, capsys):
+    ran: list[list[str]] = []
+    monkeypatch.setattr(papers, "main", lambda words: ran.append(words) or 0)
+    words = ["zhang-f3", "data/x.en-fr", "--path", "one.pt", "--path", "two.pt"]
+    assert cli.main(["papers", *words, "--out", str(tmp_path / "o.json")]) == 0
+    assert [one[0] for one in ran] == ["benchmark", "analyse"]
+    assert ran[0][1:4] == ["data/x.en-fr", "--path", "one.pt"]
+    assert any("--path two.pt" in word for word in ran[0])
+    assert ran[1][2] == str(tmp_path / "o.json") and str(tmp_path / "o.svg") in ran[1]
+    said = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    assert said == [["paradec", *one] for one in ran]
+
+
+def test_a_target_language_is_the_end_of_datas_name(capsys):
+    assert cli.main(["papers", "xia-3", "data/x.en-fr", "--list"]) == 0
+    assert "--raw data/x.en-fr/raw/valid.fr" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["xia-99"], "ROW: got 'xia-99'; allowed: santilli-1"),
+        (["xia-10"], "ROW: got 'xia-10'; allowed: a row with commands"),
+        (["zhang-f3", "d", "--path", "a"], "zhang-f3 needs 2 --path; model2 is not given"),
+    ],
+)
+def test_what_cannot_be_run_is_named(capsys, words, said):
+    assert cli.main(["papers", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_results_are_those_of_a_folder(tmp_path, capsys):
+    assert cli.main(["papers", "--page", "--results", str(tmp_path)]) == 2
+    assert "--results: got" in capsys.readouterr().err
+    (tmp_path / "some.json").write_text(json.dumps({"schema": "other"}))
+    assert cli.main(["papers", "--page", "--results", str(tmp_path)]) == 2

@@ -1,0 +1,166 @@
+"""How sentences that wait become batches, with a translator that the tests hold."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.serve.scheduler import Full, Job, Left, Scheduler, Way, form
+from fairseq_paradec.serve.settings import Settings
+from fairseq_paradec.translator.translator import Translation
+
+WAY = Way(("en", "de"), "greedy")
+OTHER = WAY._replace(decoding="hgj")
+
+
+class Held:
+    """A translator that notes its batches, and waits before each until it is let go."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.go = threading.Semaphore(0)
+        self.begun = threading.Semaphore(0)
+
+    def results(
+        self, texts: list[str], watches: Any = None, **options: Any
+    ) -> Iterator[Translation]:
+        self.batches.append(texts)
+        self.begun.release()
+        assert self.go.acquire(timeout=60)
+        if "bad" in texts:
+            raise RuntimeError("bad")
+        if options.get("decoding") == "wrong":
+            raise UsageError("wrong")
+        for watch in watches or []:
+            watch({"start": 0})
+        yield from (Translation(text.upper(), 0.0, None, 1) for text in texts)
+
+
+@pytest.fixture
+def held():
+    return Held()
+
+
+@pytest.fixture
+def scheduler(held):
+    settings = Settings((), batch_size=4, max_waiting=5)
+    one = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
+    yield one
+    for _ in range(100):
+        held.go.release()
+    one.close(60)
+
+
+def texts(futures: list[Future]) -> list[str]:
+    return [one.result(60).translation.text for one in futures]
+
+
+def jobs(*told: tuple[int, str, Way]) -> list[Job]:
+    return [Job(turn, text, way, "", None, Future()) for turn, text, way in told]
+
+
+def formed(size: int, *told: tuple[int, str, Way]) -> tuple[list[str], list[str]]:
+    batch, rest = form(jobs(*told), size)
+    return [job.text for job in batch], [job.text for job in rest]
+
+
+def test_a_batch_has_the_next_sentence_and_those_most_like_it_in_length():
+    told = [(1, "aaaa", WAY), (0, "bb", WAY), (2, "ccccc", WAY), (3, "ddd", WAY), (4, "e", WAY)]
+    assert formed(3, *told) == (["bb", "ddd", "e"], ["aaaa", "ccccc"])
+
+
+def test_a_batch_is_of_one_way():
+    told = [(0, "a", OTHER), (0, "b", WAY), (1, "c", OTHER)]
+    assert formed(8, *told) == (["a", "c"], ["b"])
+
+
+def test_what_is_watched_is_decoded_alone():
+    traced = WAY._replace(traced=True)
+    assert formed(8, (0, "a", traced), (1, "b", traced)) == (["a"], ["b"])
+
+
+def test_a_lone_sentence_is_decoded_at_once_and_those_that_came_meanwhile_together(scheduler, held):
+    first = scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)
+    later = [scheduler.submit(WAY, [text]) for text in "bcd"]
+    held.go.release()
+    held.go.release()
+    assert texts(first) == ["A"] and [texts(one) for one in later] == [["B"], ["C"], ["D"]]
+    assert held.batches == [["a"], ["b", "c", "d"]]
+
+
+def test_a_long_text_does_not_hold_up_others(held):
+    settings = Settings((), batch_size=4)
+    scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
+    scheduler.submit(OTHER, ["x"])
+    assert held.begun.acquire(timeout=60)
+    long = scheduler.submit(WAY, list("abcde"))
+    short = scheduler.submit(OTHER, ["y"])
+    for _ in range(4):
+        held.go.release()
+    scheduler.close(60)
+    assert texts([*short, *long]) == ["Y", *"ABCDE"]
+    assert held.batches == [["x"], [*"abcd"], ["y"], ["e"]]
+
+
+def test_more_than_may_wait_is_refused_and_says_when_to_come_again(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)
+    first = scheduler.submit(WAY, list("abcdefgh"))  # nothing waited: a long text has its turn
+    with pytest.raises(Full) as refused:
+        scheduler.submit(WAY, ["b"])
+    assert 1 <= refused.value.seconds <= 60
+    for one in first[:6]:
+        one.cancel()
+    scheduler.submit(WAY, ["b"])
+
+
+def test_who_leaves_costs_nothing_more(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)
+    left, stays = scheduler.submit(WAY, ["b"]), scheduler.submit(WAY, ["c"])
+    assert left[0].cancel()
+    held.go.release()
+    held.go.release()
+    assert texts(stays) == ["C"] and held.batches == [["a"], ["c"]]
+
+
+def test_a_watch_ends_the_decoding_of_who_has_left(scheduler, held):
+    def watch(one: Any) -> None:
+        raise Left
+
+    (future,) = scheduler.submit(WAY._replace(traced=True), ["a"], None, [watch])
+    held.go.release()
+    assert isinstance(future.exception(60), Left)
+    held.go.release()
+    assert texts(scheduler.submit(WAY, ["b"])) == ["B"]
+
+
+def test_a_sentence_that_fails_fails_alone(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)
+    futures = scheduler.submit(WAY, ["b", "bad", "c"])
+    for _ in range(5):
+        held.go.release()
+    assert texts([futures[0], futures[2]]) == ["B", "C"]
+    assert isinstance(futures[1].exception(60), RuntimeError)
+
+
+def test_a_mistake_of_options_is_told_to_all(scheduler, held):
+    futures = scheduler.submit(WAY._replace(decoding="wrong"), ["a", "b"])
+    held.go.release()
+    assert [str(one.exception(60)) for one in futures] == ["wrong", "wrong"]
+
+
+def test_closing_decodes_what_waits(held):
+    settings = Settings((), batch_size=1)
+    scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
+    futures = scheduler.submit(WAY, list("abc"))
+    for _ in range(3):
+        held.go.release()
+    scheduler.close(60)
+    assert texts(futures) == ["A", "B", "C"]

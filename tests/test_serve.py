@@ -1,0 +1,334 @@
+"""``paradec serve``: answers, limits, and what the server says of itself."""
+
+import functools
+import logging
+import random
+import re
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from libretranslatepy import LibreTranslateAPI
+from support.commands import DEMO
+from support.server import Client, serving
+
+from fairseq_paradec import extras
+from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.serve import pages
+from fairseq_paradec.serve.fleet import Fleet
+from fairseq_paradec.serve.guard import logger
+from fairseq_paradec.serve.settings import Settings
+
+LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()[:40]
+SETTINGS = Settings(models=(str(DEMO),), port=0, decoding="self_draft", max_characters=2000)
+
+
+@functools.cache
+def fleet() -> Fleet:
+    return Fleet([str(DEMO)])
+
+
+def twins() -> Fleet:
+    """The same models for another server."""
+    other = Fleet([])
+    other.models = {pair: one.twin() for pair, one in fleet().models.items()}
+    return other
+
+
+@functools.cache
+def wanted() -> list[str]:
+    """What ``paradec translate`` makes of the lines."""
+    (translator,) = fleet().models.values()
+    return translator.translate(LINES, decoding="greedy")
+
+
+@pytest.fixture(scope="module")
+def client():
+    with serving(SETTINGS, twins()) as one:
+        yield one
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def test_answers_are_those_of_translate_whatever_is_decoded_beside_them(client):
+    chance = random.Random(1)
+    asked = chance.sample(range(40), 40)
+
+    def ask(line: int) -> str:
+        more: dict[str, Any] = {"decoding": chance.choice(["greedy", "self_draft", "hgj"])}
+        if chance.random() < 0.5:
+            more["prediction"] = wanted()[chance.choice([line, chance.randrange(40)])]
+        return client.translate(LINES[line], **more)["translatedText"]
+
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(ask, asked))
+    assert found == [wanted()[line] for line in asked]
+    batches = re.findall(r"paradec_batch_sentences_bucket\{.*le=\"1.0\".*\} (\S+)", told(client))
+    sentences = re.findall(r"^paradec_sentences_total\{.*\} (\S+)", told(client), re.MULTILINE)
+    assert sum(map(float, sentences)) > sum(map(float, batches))  # some were decoded together
+
+
+def told(client: Client) -> str:
+    return client.get("/metrics").body.decode()
+
+
+def test_a_client_of_libretranslate_translates(client):
+    theirs = LibreTranslateAPI(client.url)
+    assert theirs.translate(LINES[0], "en", "de") == wanted()[0]
+    assert theirs.translate("A dog & a cat+1 = 100% \u00fc.", "en", "de").startswith("Ein Hund")
+    assert theirs.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+
+
+def test_several_texts_have_several_answers(client):
+    found = client.translate(LINES[:3], source="en", alternatives=1)
+    one = client.translate(LINES[0], alternatives=1)
+    assert found["translatedText"][0] == one["translatedText"]
+    assert [len(found["translatedText"]), *map(len, found["alternatives"])] == [3, 1, 1, 1]
+    assert found["alternatives"][0] == one["alternatives"] != [one["translatedText"]]
+    assert client.translate([])["translatedText"] == []
+
+
+def test_alternatives_are_the_beams_next_best(client):
+    (translator,) = fleet().models.values()
+    (best,) = translator.results(LINES[:1], others=2, decoding="self_draft", beam=3)
+    found = client.translate(LINES[0], alternatives=2)
+    assert [found["translatedText"], *found["alternatives"]] == [best.text, *best.others]
+
+
+def test_a_text_is_put_together_as_it_was(client):
+    text = "<p>A <b>dog</b> runs.</p>\n\n<ul><li>Two men sit.</li></ul>"
+    (translator,) = fleet().models.values()
+    (whole,) = translator.texts([text], "html", decoding="greedy")
+    found = client.translate(text, format="html")
+    assert (found["translatedText"], found["notes"]) == (whole.text, whole.notes)
+    stream = client.post(
+        "/v1/translations",
+        {"text": text, "target_language": "de", "format": "html", "stream": True},
+    )
+    assert spoken(stream.events) == whole.text
+
+
+def spoken(events: list[Any]) -> str:
+    """The text of the parts of a stream."""
+    parts = [one for one in events if one["object"] == "translation.chunk"]
+    return "".join(one["choices"][0]["delta"]["content"] for one in parts)
+
+
+def test_a_prediction_that_holds_costs_one_pass(client):
+    found = client.translate(LINES[0], prediction=wanted()[0])
+    assert (found["passes"], found["rejected_prediction_tokens"]) == (1, 0)
+    assert found["accepted_prediction_tokens"] == found["tokens"]
+
+
+def test_a_stream_tells_every_pass(client):
+    body = {"text": f"{LINES[0]} {LINES[1]}", "target_language": "de", "stream": True}
+    found = client.post("/v1/translations", body | {"passes": True, "decoding": "greedy"})
+    assert found.headers["content-type"].startswith("text/event-stream")
+    assert spoken(found.events) == f"{wanted()[0]} {wanted()[1]}"
+    passes = [one for one in found.events if one["object"] == "translation.pass"]
+    usage = found.events[-1]["usage"]
+    assert len(passes) == usage["passes"] == usage["completion_tokens"]  # greedy's
+    first = [one["pass"] for one in passes if one["sentence"] == 0]
+    assert [one["start"] for one in first] == list(range(len(first)))
+    assert [one["verifier"] for one in first][-1] == ["</s>"]
+    whole = client.post("/v1/translations", {k: v for k, v in body.items() if k != "stream"})
+    assert whole.value["text"] == spoken(found.events)
+
+
+def test_a_sentence_that_cannot_be_translated_is_said_and_left_as_it_is(client):
+    with serving(replace(SETTINGS, max_characters=10**6), twins()) as one:
+        text = "a" * 5000  # one word, of more tokens than the model has positions
+        found = one.translate(f"A dog runs. {text}")
+    assert found["translatedText"] == f"Ein Hund rennt. {text}"
+    assert found["notes"][0].startswith("not translated: aaa")
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+WRONG = {
+    '{"target": "de"}': "q: Field required",
+    '{"q": 1, "target": "de"}': "q: Input should be a valid string",
+    '{"q": "a"}': "target: Field required",
+    '{"q": "a", "target": "fr"}': "target: 'fr' is not supported",
+    '{"q": "a", "source": "fr", "target": "de"}': "fr to de is not supported; allowed: en-de",
+    '{"q": "a", "target": "de", "format": "pdf"}': "format: Input should be 'text', 'html'",
+    '{"q": "a", "target": "de", "decoding": "none"}': "--decoding: got 'none'; allowed: ",
+    '{"q": "a", "target": "de", "decoding": "blockwise"}': "--drafter-path: got ",
+    '{"q": "a", "target": "de", "beam": 9}': "got 9; allowed: at most 8 (paradec serve --max-beam)",
+    '{"q": "a", "target": "de", "prediction": ["b", "c"]}': "prediction: got 2, and 1 texts",
+    '{"q": "a", "target": "de", "decoding": "gad_pp", "prediction": "b"}': "--drafts needs",
+    '{"q": "\\ud800", "target": "de"}': "Invalid JSON",
+    "{": "Invalid JSON",
+    "[]": "Input should be an object",
+}
+
+
+@pytest.mark.parametrize("body", WRONG)
+def test_a_wrong_request_is_named(client, body):
+    found = client.ask("POST", "/translate", body.encode(), content_type="application/json")
+    assert found.status == 400
+    assert set(found.value) == {"error"} and WRONG[body] in found.value["error"]
+    assert b"\n" not in found.body
+
+
+def test_what_is_wrong_with_a_stream_is_said_by_its_status(client):
+    body = {"text": "a", "target_language": "de", "stream": True, "decoding": "none"}
+    assert client.post("/v1/translations", body).status == 400
+    body = {"text": "a", "target_language": "de", "model": "de-en"}
+    assert client.post("/v1/translations", body).value == {
+        "error": "model: got 'de-en'; allowed: en-de, or none"
+    }
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("raw", [b'{"q": "\xff", "target": "de"}', b"q=%ff&target=de"])
+def test_broken_utf8_is_refused(client, kind, raw):
+    assert client.ask("POST", "/translate", raw, content_type=kind).status == 400
+
+
+def test_other_ways_are_answered_by_json_too(client):
+    assert client.get("/../../etc/passwd").status == 404
+    assert client.get("/translate").value == {"error": "Method Not Allowed"}
+    assert client.post("/detect", {"q": "A dog runs."}).status == 501
+    assert "fairseq_paradec[detect]" in client.post("/detect", {"q": "a"}).value["error"]
+
+
+def test_long_texts_and_large_bodies_are_refused(client):
+    found = client.post("/translate", {"q": "a" * 2001, "target": "de"})
+    assert found.status == 413 and "2001 characters; allowed: 2000" in found.value["error"]
+    assert client.post("/translate", {"q": [""] * 2001, "target": "de"}).status == 413
+    many = b" " * (SETTINGS.max_body + 1)
+    for body in (many, (many[i : i + 10**5] for i in range(0, len(many), 10**5))):  # chunks
+        found = client.ask("POST", "/translate", body, content_type="application/json")
+        assert found.status == 413 and "more than 1000000 bytes" in found.value["error"]
+    assert client.translate("A dog runs.")["translatedText"] == "Ein Hund rennt."
+
+
+def test_a_request_that_takes_too_long_is_ended_wherever_it_is():
+    with serving(replace(SETTINGS, timeout=0.3, idle=0.3), twins()) as one:
+        begin = time.monotonic()
+        head = b"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{"
+        with socket.create_connection(("127.0.0.1", one.port)) as slow:  # its body never ends
+            slow.sendall(head)
+            assert slow.recv(100).startswith(b"HTTP/1.1 504 ")
+        with socket.create_connection(("127.0.0.1", one.port)) as silent:
+            assert silent.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", one.port)) as trickle:  # of its head
+            for byte in head[:4]:
+                trickle.sendall(bytes([byte]))
+                time.sleep(0.05)
+            assert trickle.recv(1) == b""
+        assert time.monotonic() - begin < 20
+
+
+def test_keys_are_asked_for_and_not_told(tmp_path):
+    with serving(replace(SETTINGS, api_keys=("one", "zwei\u00e4")), twins()) as one:
+        refused = {"error": "the API key is missing or wrong"}
+        assert one.post("/translate", {"q": "a", "target": "de"}).value == refused
+        assert one.post("/detect", {"q": "a", "api_key": "on"}).status == 403
+        assert one.get("/health").value["needs_key"] is True
+        assert one.translate("A dog runs.", api_key="zwei\u00e4")
+        body = {"text": "A dog runs.", "target_language": "de"}
+        assert one.post("/v1/translations", body).status == 403
+        assert one.post("/v1/translations", body, authorization="Bearer one").status == 200
+        theirs = LibreTranslateAPI(one.url, "one")
+        assert theirs.translate("A dog runs.", "en", "de") == "Ein Hund rennt."
+
+
+def test_pages_of_other_origins_may_ask_only_if_that_is_allowed(client):
+    asked = {"q": "A dog runs.", "target": "de"}
+    assert client.post("/translate", asked, origin=client.url).status == 200
+    assert client.post("/translate", asked, origin="http://example.org").status == 403
+    with serving(replace(SETTINGS, origins=("http://example.org",)), twins()) as one:
+        found = one.post("/translate", asked, origin="http://example.org")
+        assert found.headers["access-control-allow-origin"] == "http://example.org"
+        assert one.post("/translate", asked, origin="http://example.com").status == 403
+
+
+# ---- what it says of itself ----------------------------------------------------------------------
+
+
+def test_it_counts_by_decoder(client):
+    before = told(client)
+    client.translate("A dog runs.", decoding="pgj", prediction="Ein Hund l\u00e4uft.")
+    new = set(told(client).splitlines()) - set(before.splitlines())
+    by = r'\{decoding="pgj",model="en-de"'
+    for name in ("sentences_total", "tokens_total", "passes_total", "batch_seconds_count"):
+        assert any(re.match(rf"paradec_{name}{by}", line) for line in new), name
+    assert any(re.match(rf'paradec_prediction_tokens_total{by},verdict="rejected"', x) for x in new)
+    assert 'paradec_requests_total{path="/translate",status="200"}' in told(client)
+
+
+def test_it_says_what_it_has(client):
+    found = client.get("/health").value
+    assert found["status"] == "ok" and found["models"] == ["en-de"]
+    assert {"greedy", "self_draft", "gad"} <= set(found["decoders"]["en-de"])
+
+
+def test_pages_load_nothing_from_elsewhere_and_no_path_reaches_the_disk(client):
+    for path in ("/", "/docs", *pages.FILES):
+        found = client.get(path)
+        assert found.status == 200
+        assert "default-src 'none'" in found.headers["content-security-policy"]
+        assert re.findall(rb"https?://|url\(", found.body) == []
+    assert sum(len(client.get(path).body) for path in pages.FILES) <= 60_000
+
+
+def test_the_description_of_the_api_has_every_field(client):
+    schema = client.get("/openapi.json").value
+    page = client.get("/docs").body.decode()
+    for path, methods in schema["paths"].items():
+        assert path in page
+        for route in methods.values():
+            for kind in route.get("requestBody", {}).get("content", {}).values():
+                assert all(f"<code>{name}</code>" in page for name in kind["schema"]["properties"])
+
+
+def test_the_log_has_no_texts_unless_that_is_asked_for(client, caplog, monkeypatch):
+    monkeypatch.setattr(logger, "propagate", True)
+    caplog.set_level(logging.INFO, logger.name)
+    client.translate("A secret dog.")
+    client.get("/nowhere?q=secret")
+    assert "POST /translate 200" in caplog.text and "secret" not in caplog.text
+    with serving(replace(SETTINGS, log_texts=True), twins()) as one:
+        one.translate("A secret dog.")
+    assert "A secret dog." in caplog.text
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_named_by_its_extra(monkeypatch, capsys):
+    monkeypatch.setattr(extras, "_is_installed", lambda package: package != "uvicorn")
+    assert paradec(["serve", "--model", str(DEMO)]) == 2
+    assert capsys.readouterr().err == (
+        "paradec serve: error: needs uvicorn; install fairseq_paradec[serve]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--port", "70000"], "--port: got '70000'; allowed: 0 to 65535"),
+        (["--timeout", "0"], "--timeout: got '0'; allowed: a number above 0"),
+        (["--api-key-file", "/dev/null"], "a file with a key a line; it has none"),
+        (["--host", "192.0.2.1", "--port", "1"], "got '192.0.2.1:1'; allowed: a free address"),
+        (["--model", "no-such-folder", "--port", "0"], "a model folder, with paradec.json"),
+    ],
+)
+def test_mistakes_of_the_command_are_named(more, said, capsys):
+    try:
+        status = paradec(["serve", "--model", str(DEMO), *more])
+    except SystemExit as ended:  # argparse's
+        status = ended.code
+    assert status == 2 and said in capsys.readouterr().err
+
+
+def test_two_models_of_the_same_languages_are_refused():
+    with pytest.raises(UsageError, match="one model for each pair of languages"):
+        Fleet([str(DEMO), str(DEMO)])

@@ -1,0 +1,205 @@
+"""``paradec serve`` under load: many clients, bad ones, faults nobody thought of, and its end."""
+
+import json
+import os
+import random
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import hypothesis
+import pytest
+import schemathesis
+from schemathesis import GenerationMode
+from support import commands
+from support.commands import DEMO, ROOT, wait_until
+from support.server import Client, serving
+
+import fairseq_paradec
+from fairseq_paradec.serve.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()
+SETTINGS = Settings(models=(str(DEMO),), port=0, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with serving(SETTINGS) as one:
+        yield one
+
+
+@contextmanager
+def process(*flags):
+    """A server in a process of its own, and a client of it."""
+    words = [sys.executable, "-m", "fairseq_paradec", "serve", "--model", str(DEMO), "--port", "0"]
+    env = commands.environment({"PYTHONPATH": str(ROOT)})
+    with subprocess.Popen(
+        [*words, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env
+    ) as one:
+        try:
+            assert one.stderr is not None
+            port = next(
+                int(found[1])
+                for line in one.stderr
+                if (found := re.search(r"serving at http://127.0.0.1:(\d+)/", line))
+            )
+            with ThreadPoolExecutor(1) as reads:
+                reads.submit(one.stderr.read)  # so that it never waits for us
+                yield one, Client(port)
+                one.kill()
+        finally:
+            one.kill()
+
+
+def sentences(count):
+    """Different sentences: the demo's, cut and joined."""
+    chance = random.Random(3)
+    words = [line.rstrip(" .").split() for line in LINES]
+    return [
+        " ".join(chance.choice(words)[: chance.randint(1, 9)] + chance.choice(words)[-5:]) + "."
+        for _ in range(count)
+    ]
+
+
+def test_a_thousand_answers_are_those_of_translate_in_any_order_with_any_prediction(client):
+    texts = sentences(1000)
+    wanted = fairseq_paradec.load(DEMO).translate(texts, decoding="greedy")
+    chance = random.Random(4)
+    asked = [(i, chance.choice(["", wanted[i], chance.choice(wanted)])) for i in range(len(texts))]
+    chance.shuffle(asked)
+
+    def ask(one):
+        number, prediction = one
+        more = {"prediction": prediction} if prediction else {}
+        return number, client.translate(texts[number], **more)["translatedText"]
+
+    with ThreadPoolExecutor(32) as pool:
+        found = dict(pool.map(ask, asked))
+    assert [found[i] for i in range(len(texts))] == wanted
+
+
+def test_what_more_than_it_can_serve_gets_is_an_answer_or_a_time_to_come_again():
+    with serving(Settings(models=(str(DEMO),), port=0, max_waiting=20, decoding="greedy")) as one:
+        wanted = one.translate(LINES)["translatedText"]
+
+        def ask(number):
+            line = number % len(LINES)
+            found = one.post("/translate", {"q": LINES[line], "target": "de"})
+            if found.status == 200:
+                assert found.value["translatedText"] == wanted[line]
+            else:
+                assert found.status == 503 and 1 <= int(found.headers["retry-after"]) <= 60
+            return found.status
+
+        with ThreadPoolExecutor(64) as pool:
+            found = list(pool.map(ask, range(600)))
+    assert {*found} == {200, 503}
+
+
+def test_sigterm_under_load_loses_nothing_that_was_accepted():
+    with (
+        process("--decoding", "greedy", "--max-waiting", "9999") as (server, one),
+        ThreadPoolExecutor(48) as pool,
+    ):
+        wanted = one.translate(LINES[0])["translatedText"]
+        body = {"q": [LINES[0]] * 100, "target": "de"}
+        answers = [pool.submit(one.post, "/translate", body) for _ in range(48)]
+        wait_until(lambda: one.get("/health").value["waiting"] > 1000, server)
+        time.sleep(1)  # the others have sent theirs, too
+        server.send_signal(signal.SIGTERM)
+        for answer in answers:
+            found = answer.result()
+            assert found.status == 200 and found.value["translatedText"] == [wanted] * 100
+        assert server.wait(60) == 0
+        with pytest.raises(OSError):
+            one.get("/health")
+
+
+def test_several_processes_answer_alike_count_together_and_end():
+    with process("--workers", "2", "--threads", "2") as (server, one):
+        with ThreadPoolExecutor(16) as pool:
+            found = list(pool.map(lambda line: one.translate(line)["translatedText"], LINES))
+        assert found == fairseq_paradec.load(DEMO).translate(LINES, decoding="greedy")
+        told = one.get("/metrics").body.decode()
+        counted = re.findall(r"(?m)^paradec_sentences_total\{.*\} (\S+)", told)
+        assert sum(map(float, counted)) == len(LINES)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+
+
+def test_bad_clients_get_their_limits_and_others_go_on():
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most[1], most[1]))
+    with process("--idle", "5", "--timeout", "20") as (server, one):
+        idle = [socket.create_connection(("127.0.0.1", one.port)) for _ in range(2000)]
+        slow = socket.create_connection(("127.0.0.1", one.port))
+        slow.sendall(b"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-length: 999\r\n\r\n")
+        with ThreadPoolExecutor(8) as pool:
+            large = pool.submit(one.ask, "POST", "/translate", b"x" * 50_000_000)
+            long = pool.submit(one.post, "/translate", {"q": "word " * 10_000, "target": "de"})
+            broken = pool.submit(one.ask, "POST", "/translate", b'{"q": "\xff"}')
+            for line in LINES[:20]:
+                assert one.translate(line)["translatedText"]
+                slow.sendall(b"x")
+            assert [large.result().status, long.result().status] == [413, 413]
+            assert broken.result().status == 400
+        assert slow.recv(100).startswith(b"HTTP/1.1 504 ")
+        for connection in idle:  # closed
+            connection.settimeout(30)
+            assert connection.recv(1) == b""
+            connection.close()
+        assert one.translate(LINES[0])["passes"] > 0
+
+
+def test_a_client_that_leaves_costs_no_more(client):
+    with socket.create_connection(("127.0.0.1", client.port)) as one:
+        body = json.dumps({"q": sentences(400), "target": "de", "beam": 5}).encode()
+        head = f"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n"
+        one.sendall(head.encode() + body)
+        wait_until(lambda: client.get("/health").value["waiting"] > 0)
+    begin = time.monotonic()
+    client.translate("A dog runs.")  # which takes the cancelled ones out, too
+    assert client.get("/health").value["waiting"] == 0
+    assert time.monotonic() - begin < 60
+
+
+TRIED = [
+    *(
+        (path, "POST", mode)
+        for path in ("/translate", "/v1/translations", "/detect")
+        for mode in GenerationMode
+    ),
+    *((path, "GET", GenerationMode.POSITIVE) for path in ("/languages", "/health")),
+]
+
+
+@pytest.mark.parametrize(("path", "method", "mode"), TRIED)
+def test_nothing_that_the_description_allows_or_forbids_is_a_fault(client, path, method, mode):
+    """PARADEC_FUZZ=4500: for ten minutes."""
+    schema = schemathesis.openapi.from_url(f"{client.url}/openapi.json")
+    seen = set()
+
+    @hypothesis.given(case=schema[path][method].as_strategy(generation_mode=mode))
+    @hypothesis.settings(
+        max_examples=int(os.environ.get("PARADEC_FUZZ", "300")),
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        database=None,
+    )
+    def ask(case):
+        found = case.call(timeout=300)
+        seen.add(found.status_code)
+        assert found.status_code in {200, 400, 404, 405, 413, 501}, found.text
+        if found.status_code >= 400:
+            assert set(found.json()) == {"error"}
+
+    ask()
+    assert mode == GenerationMode.NEGATIVE or seen & {200, 501}
