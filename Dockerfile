@@ -3,6 +3,11 @@
 #   docker build -t paradec .
 #   docker run --rm -i -v "$PWD/my-model:/model:ro" paradec --model /model < input.txt > output.txt
 #
+# Or serves them over HTTP, with a page at http://localhost:8000/ (docs/serve.md):
+#
+#   docker run --rm -p 127.0.0.1:8000:8000 -v "$PWD/my-model:/model:ro" --entrypoint paradec paradec \
+#       serve --model /model --host 0.0.0.0
+#
 # PIP_ARGS are for pip, such as an index of torch's CPU builds, which are much smaller:
 #
 #   docker build --build-arg PIP_ARGS="--extra-index-url URL" -t paradec .
@@ -21,7 +26,7 @@ FROM python:${PYTHON}-slim-bookworm
 ARG PIP_ARGS=
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=requirements.txt,target=/requirements.txt \
-    pip install ${PIP_ARGS} --no-cache-dir --constraint /requirements.txt /wheels/*.whl \
+    pip install ${PIP_ARGS} --no-cache-dir --constraint /requirements.txt "$(echo /wheels/*.whl)[serve]" \
     && useradd --create-home paradec
 USER paradec
 WORKDIR /home/paradec

@@ -84,6 +84,7 @@ setup(
         "fairseq_paradec.engine": ["csrc/*"],
         "fairseq_paradec.lab": ["papers.toml"],
         "fairseq_paradec.lab.analysis": ["*.css", "*.js"],
+        "fairseq_paradec.translator.importing": ["sentences.txt"],
         "fairseq_paradec.serve": ["page/*"],
         "fairseq_paradec.training": ["presets.toml"],
         "fairseq_paradec.lab.measure": ["benchmark.schema.json", "passes.schema.json"],

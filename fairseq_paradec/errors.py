@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+
+#: Shows values in messages: a file's may be long or deep.
+_SHOWN = reprlib.Repr()
+_SHOWN.maxlevel, _SHOWN.maxstring, _SHOWN.maxlong, _SHOWN.maxother = 4, 500, 100, 500
+_SHOWN.maxlist = _SHOWN.maxtuple = _SHOWN.maxset = _SHOWN.maxdict = 20
 
 
 class UsageError(ValueError):
@@ -18,7 +24,7 @@ def option_error(flag: str, given: object, allowed: str) -> UsageError:
         given: the given value.
         allowed: the allowed values, in words.
     """
-    return UsageError(f"{flag}: got {given!r}; allowed: {allowed}")
+    return UsageError(f"{flag}: got {_SHOWN.repr(given)}; allowed: {allowed}")
 
 
 def needs(flag: str, given: object, needed: str) -> UsageError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,21 @@ def read(flag: str, path: str) -> str:
     if not text.strip():
         raise option_error(flag, path, "a file with sentences; this one is empty")
     return text.replace("\r\n", "\n")
+
+
+#: How many times its own size an archive may hold, beside a megabyte.
+UNPACKED = 20
+
+
+def check_unpacked(archive: zipfile.ZipFile, path: str | Path) -> None:
+    """Refuse an archive that holds much more than its size: weights hardly compress.
+
+    Raises:
+        BadZipFile: it does.
+    """
+    size = sum(info.file_size for info in archive.infolist())
+    if size > UNPACKED * os.path.getsize(path) + (1 << 20):
+        raise zipfile.BadZipFile(f"it unpacks to {size / 1e6:.0f} MB, from no weights")
 
 
 def checksum(path: Path) -> str:

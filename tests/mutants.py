@@ -60,6 +60,7 @@ SELF_DRAFT = "methods/self_draft.py"
 WRITING = "decoding/writing.py"
 DOCUMENTS, MARKUP = "translator/documents.py", "translator/markup.py"
 TEXT = "test_documents.py"
+SERVE, SERVED = "serve/scheduler.py", "test_scheduler.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 RECORDS = "records.py"
 DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
@@ -721,6 +722,12 @@ MUTANTS = [
     m("beams", NATIVE_DRAFTS, "while (!one.ends && std", "if (!one.ends && std", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "if (!trees[s].known[node]) wanted", "wanted", *DRAFTED),
     m("audit", AUDIT, "self.identical += 1", "self.identical += 0", "test_reports.py"),
+    # the server
+    m("serve", SERVE, "job.way == first.way and job is not first", "job is not first", SERVED),
+    m("serve", SERVE, "self._clock + k,", "self._clock,", SERVED),
+    m("serve", SERVE, "0 if first.way.traced else size - 1", "size - 1", SERVED),
+    m("serve", SERVE, "job.future.set_running_or_notify_cancel()", "True", SERVED),
+    m("serve", "serve/work.py", "min(place, len(one.others))", "0", "test_serve.py"),
 ]
 
 
@@ -795,6 +802,8 @@ def killed_by(folder: Path, mutant: Mutant) -> str | None:
         result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
         if result.returncode == 0:
             continue
+        if result.returncode < 0:  # of native code
+            return f"{name}, by signal {-result.returncode}"
         failed = [one for one in result.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))]
         assert failed, result.stdout[-2000:] + result.stderr[-2000:]
         return failed[0].split(" - ")[0].split(" ", 1)[1].removeprefix("tests/")

@@ -245,16 +245,29 @@ def document():
     return benchmark(systems, {"latency": latency, "throughput": {}}, [5, 6], **setting)
 
 
-def test_points_by_hand():
-    points = {point.name: point for point in block_points(document())}
+@pytest.fixture
+def points():
+    return {point.name: point for point in block_points(document())}
+
+
+def test_points_by_hand(points):
     assert list(points) == [OWN_GREEDY, "regular 8", "regular 4", "top-2", "both 4"]
     assert [point.block for point in points.values()] == [1, 20 / 8, 20 / 12, 3, 4]
     assert [point.passes for point in points.values()] == [10, 5, 7, 4.5, 4]
     assert [point.length for point in points.values()] == [1, 1, 1, 0.9, 1.2]
+
+
+def test_a_point_says_what_its_model_is(points):
     assert points["regular 4"].label == "exact" and points["both 4"].label == "other model"
+
+
+def test_a_point_has_its_speed_ups(points):
     found = {OWN_GREEDY: Spread(1, 1, 1), GREEDY: Spread(2.25, 1.5, 3)}
     assert points["regular 4"].speed_ups == found
     assert points["both 4"].speed_ups[OWN_GREEDY] == Spread(3, 2, 4)
+
+
+def test_a_benchmark_says_the_mean_accepted_block():
     rows = {row["decoder"]: row for row in document()["tables"][0]["rows"]}
     assert rows["regular 4"]["mean accepted block"] == 1.67
     assert rows[GREEDY]["mean accepted block"] == "-"

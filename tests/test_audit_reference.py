@@ -81,16 +81,34 @@ def test_passes_counted_by_hand(method, x, sizes, flags, starts):
     assert found.tokens == [10, 11, 12, 13, 14, 15, EOS][: x.max_len] + [EOS] * (x.max_len < 6)
 
 
-def test_first_guesses() -> None:
+def test_padding_is_a_first_guess() -> None:
     assert first_guess("pad", BEST, [5], 3, []) == [PAD] * 3
+
+
+def test_the_start_is_a_first_guess() -> None:
     assert first_guess("bos", BEST, [5], 3, []) == [EOS] * 3
-    x = Sentence(BEST.predict, (21, 22, 23, EOS), 100, EOS, PAD)
-    assert first_guess("source-copy", x, [], 3, []) == [21, 22, 23]
-    assert first_guess("source-copy", x, [5, 5], 3, []) == [23, EOS, EOS]
-    # Latest pass first, rightmost place first, only where something follows.
-    assert first_guess("ngram", BEST, [], 2, []) == [PAD] * 2
-    assert first_guess("ngram", BEST, [5], 2, [[4, 6]]) == [PAD] * 2
-    assert first_guess("ngram", BEST, [5], 2, [[5, 6, 5, 7, 8, 9]]) == [7, 8]
-    assert first_guess("ngram", BEST, [5], 3, [[5, 6, 5, 7]]) == [7, PAD, PAD]
-    assert first_guess("ngram", BEST, [5], 2, [[5, 6], [3, 5]]) == [6, PAD]
-    assert first_guess("ngram", BEST, [5], 2, [[5, 6], [5, 7]]) == [7, PAD]
+
+
+@pytest.mark.parametrize(
+    ("written", "guess"), [([], [21, 22, 23]), ([5, 5], [23, EOS, EOS])], ids=["start", "behind"]
+)
+def test_the_source_is_a_first_guess(written: list[int], guess: list[int]) -> None:
+    sentence = Sentence(BEST.predict, (21, 22, 23, EOS), 100, EOS, PAD)
+    assert first_guess("source-copy", sentence, written, 3, []) == guess
+
+
+@pytest.mark.parametrize(
+    ("written", "size", "passes", "guess"),
+    [
+        pytest.param([], 2, [], [PAD, PAD], id="nothing written"),
+        pytest.param([5], 2, [[4, 6]], [PAD, PAD], id="not seen"),
+        pytest.param([5], 2, [[5, 6, 5, 7, 8, 9]], [7, 8], id="the rightmost place"),
+        pytest.param([5], 3, [[5, 6, 5, 7]], [7, PAD, PAD], id="short of the block"),
+        pytest.param([5], 2, [[5, 6], [3, 5]], [6, PAD], id="where something follows"),
+        pytest.param([5], 2, [[5, 6], [5, 7]], [7, PAD], id="the latest pass"),
+    ],
+)
+def test_what_followed_before_is_a_first_guess(
+    written: list[int], size: int, passes: list[list[int]], guess: list[int]
+) -> None:
+    assert first_guess("ngram", BEST, written, size, passes) == guess

@@ -155,26 +155,40 @@ def test_outputs_are_told_apart(document):
         "student [fairseq fp32]": "exact",
         "eighth [native int8]": "other dtype",
     }
-    rows = {name.partition(" [")[0]: row for name, row in rows.items()}
+
+
+def test_outputs_are_counted_and_judged(document):
+    rows = {name.partition(" [")[0]: row for name, row in by_decoder(document, "Output").items()}
     assert rows["six wide"]["identical to greedy"] == "12/12"
     # A copy of the model is known by its weights.
     assert rows["student"]["BLEU - greedy"] == rows[BEAM]["BLEU - beam 5"] == "+0.00 [+0.00, +0.00]"
     assert rows["pgj --block-size 3"]["passes per sentence"] < rows[GREEDY]["passes per sentence"]
-    # Peers have a table of their own: the same model, converted right, says the same words.
-    found = {row["peer"]: row for row in table(document, "Peers")}
-    numbers = numbers_of_threads(len(os.sched_getaffinity(0)), [1, 2])
+
+
+def test_numbers_of_threads():
     assert numbers_of_threads(6, [3, 1]) == [1, 2, 3, 4, 6]
+
+
+def test_peers_have_a_table_of_their_own(document):
+    """The same model, converted right, says the same words."""
+    found = {row["peer"]: row for row in table(document, "Peers")}
     assert [*found] == [
         f"CTranslate2 {search}, {dtype}, {count} thread{'s' * (count > 1)}"
         for dtype in ("float32", "int8")
         for search in ("greedy", "beam 5")
-        for count in numbers
+        for count in numbers_of_threads(len(os.sched_getaffinity(0)), [1, 2])
     ]
     assert found["CTranslate2 greedy, float32, 1 thread"]["identical"] == "12/12"
-    assert found["CTranslate2 beam 5, float32, 2 threads"]["BLEU"] == rows[BEAM]["BLEU"]
-    # With as many threads as the others they are among them.
+    beam = by_decoder(document, "Output")[BEAM]
+    assert found["CTranslate2 beam 5, float32, 2 threads"]["BLEU"] == beam["BLEU"]
+
+
+def test_a_peer_with_as_many_threads_is_among_the_others(document):
     assert "CTranslate2 greedy, int8, 1 thread" in by_decoder(document, "Throughput")
     assert "2 threads" not in str(table(document, "Throughput"))
+
+
+def test_threads_of_a_peer_are_timed(document):
     two = np.array(document["seconds"]["latency"]["2"]["CTranslate2 beam 5, int8, 2 threads"])
     cell = by_decoder(document, "Threads")["CTranslate2 beam 5, int8"]["2 threads, ms"]
     assert is_spread(cell, 1000 * np.median(two, axis=1), 0.006)

@@ -86,35 +86,57 @@ def test_every_rule_is_the_papers(flags: dict[str, Any]) -> None:
     assert len(found_sizes) >= 3 and drafted_ends > 5  # random heads are right and wrong
 
 
-def test_the_rules_by_hand() -> None:
-    """One row per case: what passes, up to the first that does not."""
-    low, pad = -math.inf, 1
-    values = torch.tensor([math.nan, math.nan, math.nan, 10.0, 11.0, 13.0, 20.0])
-    scores = torch.tensor([low, low, -9.0, -1.0, -2.0, -2.0, low]).expand(9, 3, 7)
-    # Row 4 starts with </s>, which is no number; row 5 with a forbidden token.
-    draft = [[3, 3, 3], [4, 4, 3], [5, 3, 3], [3, 5, 4], [2, 3, 3], [6, 3, 3]]
-    draft = torch.tensor([*draft, [pad, pad, pad], [5, pad, pad], [3, 5, pad]])
-    choice = torch.full((9, 3), 3)
+#: Scores and intensities of seven tokens, and nine drafts of three; the verifier chooses token 3.
+#: Draft 4 begins with </s>, which is no intensity; draft 5 with a forbidden token.
+VALUES = torch.tensor([math.nan, math.nan, math.nan, 10.0, 11.0, 13.0, 20.0])
+SCORES = torch.tensor([-math.inf, -math.inf, -9.0, -1.0, -2.0, -2.0, -math.inf]).expand(9, 3, 7)
+CHOICE = torch.full((9, 3), 3)
+PADDING = 1
+NINE = torch.tensor(
+    [
+        [3, 3, 3],
+        [4, 4, 3],
+        [5, 3, 3],
+        [3, 5, 4],
+        [2, 3, 3],
+        [6, 3, 3],
+        [PADDING, PADDING, PADDING],
+        [5, PADDING, PADDING],
+        [3, 5, PADDING],
+    ]
+)
+#: A rule -> the tokens that it accepts of each draft: what passes, up to the first that does not.
+ACCEPTED = {
+    "exact": (ExactMatch(), [3, 0, 0, 1, 0, 0, 0, 0, 1]),
+    "distance 1": (Distance(1, VALUES), [3, 3, 0, 1, 0, 0, 0, 0, 1]),
+    "distance 2": (Distance(2, VALUES), [3, 3, 0, 1, 0, 0, 0, 0, 1]),
+    "distance 3": (Distance(3, VALUES), [3, 3, 3, 3, 0, 0, 0, 1, 2]),
+    # Tokens 4 and 5 tie: one token scores strictly higher than each.
+    "top 2": (TopKMargin(2), [3, 3, 3, 3, 0, 0, 0, 1, 2]),
+    "top 3": (TopKMargin(3), [3, 3, 3, 3, 0, 0, 0, 1, 2]),
+    "top 9": (TopKMargin(9), [3, 3, 3, 3, 3, 0, 0, 1, 2]),
+    "top 4 within 1": (TopKMargin(4, 1.0), [3, 3, 3, 3, 0, 0, 0, 1, 2]),
+    "top 4 within 0.9": (TopKMargin(4, 0.9), [3, 0, 0, 1, 0, 0, 0, 0, 1]),
+    "at least 1": (AtLeast(ExactMatch(), 1, PADDING), [3, 1, 1, 1, 1, 1, 0, 1, 1]),
+    "at least 2": (AtLeast(ExactMatch(), 2, PADDING), [3, 2, 2, 2, 2, 2, 0, 1, 2]),
+    "at least 9": (AtLeast(ExactMatch(), 9, PADDING), [3, 3, 3, 3, 3, 3, 0, 1, 2]),
+    "at least 1, distance 1": (
+        AtLeast(Distance(1, VALUES), 1, PADDING),
+        [3, 3, 1, 1, 1, 1, 0, 1, 1],
+    ),
+}
 
-    def counts(rule: ExactMatch) -> list[int]:
-        none = draft[:, :0]
-        assert rule.accept(none, scored(scores, choice, none)).tolist() == [0] * 9
-        return rule.accept(draft, scored(scores, choice, draft)).tolist()
 
-    assert counts(ExactMatch()) == [3, 0, 0, 1, 0, 0, 0, 0, 1]
-    assert counts(Distance(1, values)) == [3, 3, 0, 1, 0, 0, 0, 0, 1]
-    assert counts(Distance(2, values)) == [3, 3, 0, 1, 0, 0, 0, 0, 1]
-    assert counts(Distance(3, values)) == [3, 3, 3, 3, 0, 0, 0, 1, 2]
-    # 4 and 5 tie: one token scores strictly higher than each.
-    assert counts(TopKMargin(2)) == [3, 3, 3, 3, 0, 0, 0, 1, 2]
-    assert counts(TopKMargin(3)) == [3, 3, 3, 3, 0, 0, 0, 1, 2]
-    assert counts(TopKMargin(9)) == [3, 3, 3, 3, 3, 0, 0, 1, 2]
-    assert counts(TopKMargin(4, 1.0)) == [3, 3, 3, 3, 0, 0, 0, 1, 2]
-    assert counts(TopKMargin(4, 0.9)) == [3, 0, 0, 1, 0, 0, 0, 0, 1]
-    assert counts(AtLeast(ExactMatch(), 1, pad)) == [3, 1, 1, 1, 1, 1, 0, 1, 1]
-    assert counts(AtLeast(ExactMatch(), 2, pad)) == [3, 2, 2, 2, 2, 2, 0, 1, 2]
-    assert counts(AtLeast(ExactMatch(), 9, pad)) == [3, 3, 3, 3, 3, 3, 0, 1, 2]
-    assert counts(AtLeast(Distance(1, values), 1, pad)) == [3, 3, 1, 1, 1, 1, 0, 1, 1]
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_rule_by_hand(name: str) -> None:
+    rule, accepted = ACCEPTED[name]
+    assert rule.accept(NINE, scored(SCORES, CHOICE, NINE)).tolist() == accepted
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_no_rule_accepts_anything_of_an_empty_draft(name: str) -> None:
+    rule, empty = ACCEPTED[name][0], NINE[:, :0]
+    assert rule.accept(empty, scored(SCORES, CHOICE, empty)).tolist() == [0] * 9
 
 
 def test_what_is_lossless_passes_the_audit() -> None:

@@ -3,12 +3,14 @@
 import contextlib
 import errno
 import gzip
+import itertools
 import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from functools import partial
 from multiprocessing import Pipe
@@ -80,6 +82,51 @@ def test_every_line_is_a_row_whatever_stops_the_work(tmp_path, capsys, monkeypat
             text.write_bytes(text.read_bytes().swapcase())  # as many bytes
         (out / "report.json").unlink(missing_ok=True)
         assert paradec(given) == 2 and said in capsys.readouterr().err
+
+
+def test_a_clock_that_jumps_an_hour_changes_nothing(tmp_path, monkeypatch):
+    """Back and forth with each look at it, here and between two runs."""
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(TEXT[:12]) + "\n")
+    assert paradec(command(tmp_path / "usual", text, size=4)) == 0
+    now, looks = time.time, itertools.count()
+    monkeypatch.setattr(time, "time", lambda: now() + 3600 * (-1) ** next(looks))
+    assert paradec(command(tmp_path / "jumps", text, size=4)) == 0
+    (tmp_path / "jumps/parts/000000000004.jsonl").unlink()
+    os.utime(tmp_path / "jumps/parts/000000000000.jsonl", (now() + 3600, now() + 3600))
+    (tmp_path / "jumps/report.json").unlink()
+    assert paradec(command(tmp_path / "jumps", text, size=4)) == 0
+    assert made(tmp_path / "jumps") == made(tmp_path / "usual") and len(made(tmp_path / "usual"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of two pages, which ``mount`` makes larger."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(options: str) -> None:
+        words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+        if subprocess.run(words, capture_output=True).returncode:
+            pytest.skip("only root can mount a file system")
+
+    mount("size=8k")
+    yield place, lambda size: mount(f"remount,size={size}")
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_loses_no_line_and_doubles_none(small_disk, tmp_path, capsys):
+    (place, enlarge), text = small_disk, tmp_path / "a.txt"
+    text.write_text("\n".join(TEXT[:40]) + "\n")
+    assert paradec(command(tmp_path / "usual", text, size=8)) == 0
+    assert paradec(command(place / "out", text, size=8)) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "No space left on device" in said and "the same command goes on" in said
+    before, wanted = made(place / "out"), made(tmp_path / "usual")
+    assert before.items() < wanted.items()
+    enlarge("1m")
+    assert paradec(command(place / "out", text, size=8)) == 0
+    assert made(place / "out") == wanted
 
 
 def test_what_cannot_be_read_is_named_and_other_flags_can_follow(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from support.losses import build
 import fairseq_paradec
 from fairseq_paradec.cli.main import main
 from fairseq_paradec.plugin.encoders.sentencepiece_pair import SentencepiecePair
+from fairseq_paradec.translator.importing import selftest, writing
 from fairseq_paradec.translator.model_folder import read
 
 ARCHS = ("shallow_decoder", "block_nat_tiny")
@@ -260,3 +262,66 @@ def test_settings_of_generate_are_read_or_named(tmp_path: Path, caplog: Any) -> 
     bias = load(tmp_path / "out")[1].decoder.output_projection.bias
     assert bias[1] == -1e4 and not (bias[2:] == -1e4).any()
     assert "no_repeat_ngram_size is 3 and not read" in caplog.text
+
+
+def few_sentences(folder: Path, monkeypatch: Any) -> None:
+    """Let the self-test read each twentieth sentence: one a script."""
+    every = selftest.SENTENCES.read_text("utf-8").splitlines()
+    assert len(every) == len({*every}) == 200
+    file = folder / "few.txt"
+    file.write_text("".join(f"{line}\n" for line in every[::20]), "utf-8")
+    monkeypatch.setattr(selftest, "SENTENCES", file)
+
+
+def verdict(given: Path, capsys: Any, *more: str) -> tuple[int, list[str]]:
+    """Status and lines of ``paradec import --selftest``."""
+    status = main(["import", "--selftest", str(given), *more])
+    return status, capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("family", ["marian", "m2m_100"])
+def test_a_selftest_ends_with_one_verdict(
+    family: str, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    few_sentences(tmp_path, monkeypatch)
+    status, said = verdict(saved(family).folder, capsys, "--source", "en", "--target", "de")
+    assert status == 0 and len(said) == 1
+    assert re.search(r"selftest passed: M\w+ en-de, .*: sources 10 of 10, .*greedy", said[0])
+
+
+def test_a_selftest_notices_weights_and_pieces_that_are_others(
+    tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    few_sentences(tmp_path, monkeypatch)
+    given = saved("marian").folder
+    convert = writing.convert
+
+    def spoilt(model: Any) -> Any:
+        options, weights = convert(model)
+        name = "encoder.layers.0.fc1.weight"
+        return options, weights | {name: weights[name] * 1.5}
+
+    monkeypatch.setattr(writing, "convert", spoilt)
+    status, said = verdict(given, capsys)
+    assert status == 1 and "selftest FAILED" in said[-1] and "sources 10 of 10" in said[-1]
+    monkeypatch.setattr(writing, "convert", convert)
+    monkeypatch.setattr("fairseq_paradec.translator.translator.Translator.encode", lambda *_: "x")
+    status, said = verdict(given, capsys)
+    assert status == 1 and "sources 0 of 10" in said[-1] and said[0].startswith("sources: ")
+
+
+def test_a_selftest_needs_a_folder_that_transformers_loads(tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(saved("marian").folder, tmp_path / "folder")
+    for words, wanted in (
+        (["--selftest", str(tmp_path / "none")], "--selftest: got .*none'; allowed: a folder"),
+        (["--selftest", "a", "hf", "b", "c"], "--selftest a excludes hf and marian"),
+        ([], "paradec import needs hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR"),
+    ):
+        assert main(["import", *words]) == 2
+        assert re.search(wanted, capsys.readouterr().err)
+
+
+@pytest.mark.slow
+def test_a_selftest_of_all_sentences_passes(capsys: Any) -> None:
+    status, said = verdict(saved("marian").folder, capsys)
+    assert status == 0 and "sources 200 of 200" in said[-1]

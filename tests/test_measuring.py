@@ -1,6 +1,7 @@
-"""``paradec modules``, ``workers``, ``training-speed``: parts add up; updates are real ones."""
+"""``paradec modules``, ``workers``, ``start-up``, ``training-speed``: parts add up."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ from support.commands import DEMO, ROOT
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.commands import start_up
 from fairseq_paradec.lab.measure import modules
 from fairseq_paradec.lab.measure.clock import Clock
 from fairseq_paradec.lab.measure.update_speed import Spec
@@ -160,3 +162,26 @@ def test_workers(tmp_path, capsys):
     assert all(0 < row["of them start"] < 2 * row["seconds"] for row in rows)
     assert paradec([*command, str(tmp_path)]) == 2  # what the command itself says
     assert "paradec translate: error: --model" in capsys.readouterr().err
+
+
+def test_a_start_takes_the_processors_time_and_not_that_of_its_sleep():
+    works = "import time; time.sleep(0.3); sum(range(3_000_000))"
+    user, system, whole = start_up.seconds([sys.executable, "-S", "-c", works])
+    assert 0 < user and user + system < whole - 0.25
+
+
+def test_a_start_that_fails_is_named():
+    with pytest.raises(UsageError, match="no-such-module.*: exit status 1"):
+        start_up.seconds([sys.executable, "-S", "-m", "no-such-module"])
+
+
+@pytest.mark.slow
+def test_starts_are_measured(tmp_path):
+    out = tmp_path / "starts.json"
+    assert (
+        paradec(["start-up", "--model", str(DEMO), "--rounds", "1", "--busy", "--out", str(out)])
+        == 0
+    )
+    times = {row["start"]: row["processor, s"] for row in json.loads(out.read_text())["rows"]}
+    assert list(times)[:3] == ["import torch", "import fairseq_paradec", "paradec --help"]
+    assert times["paradec --help"] < times["import torch"] < times["import fairseq_paradec"]

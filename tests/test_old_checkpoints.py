@@ -152,26 +152,51 @@ def test_an_old_checkpoint_decodes_as_its_model(layout, variant, version, tmp_pa
     assert outputs[0] == outputs[1] and len({*map(len, outputs[0])}) > 1
 
 
-def test_the_doctor_tells_what_fits_and_how_to_get_the_rest(tmp_path, capsys):
+@pytest.fixture
+def old(tmp_path):
+    """A checkpoint of fairseq 0.6."""
+    task = task_for("default")
+    return write(tmp_path, tiny_model(task, dtype=torch.float32), task, "0.6", 2.0)
+
+
+@pytest.fixture
+def told(capsys):
+    """What the doctor says, by the first word of a line."""
+
     def told(*given: Path | str) -> dict[str, str]:
         assert paradec(["doctor", *map(str, given)]) == 0
         lines = capsys.readouterr().out.splitlines()
         return {words[0]: words[1] for line in lines if len(words := line.split(maxsplit=1)) == 2}
 
-    task = task_for("default")
-    old = write(tmp_path, tiny_model(task, dtype=torch.float32), task, "0.6", 2.0)
+    return told
+
+
+def test_the_doctor_says_what_a_checkpoint_is(old, told, tmp_path):
     found = told(old, tmp_path)
     assert "float16, with the training's state, which paradec shrink" in found["checkpoint"]
     assert found["written"].endswith("(args), old names: embed_out, in_proj_weight, layer_norms")
     assert found["encoder"] == "2 layers, post-norm, d = 16, feed-forward 32, 2 heads"
     assert (found["positions"], found["dictionaries"]) == ("64 source, 24 target", "en: 40, de: 40")
+
+
+def test_the_doctor_says_what_fits_and_how_to_get_the_rest(old, told, tmp_path):
+    found = told(old, tmp_path)
     assert found["hgj"] == "fits; greedy's output: yes" and found["--engine"] == "native   fits"
     assert found["gad"].startswith(f"needs scripts/train_gad.sh {tmp_path} --fast --verifier {old}")
     assert found["nat"].startswith("no: --path: got 'TransformerModel'; allowed")
     assert found["fairseq-generate"].startswith(f"{tmp_path} --user-dir") and "paradec" in found
+
+
+def test_the_doctor_tries_the_drafter_of_a_folder(told):
     found = told(DEMO)
     assert found["gad"].startswith("fits") and found["assisted"].startswith("no: --drafter-path")
+
+
+def test_the_doctor_knows_models_that_write_in_another_order(told):
     found = told(DEMO / "ibdecoder.pt", DEMO, "--drafter-path", DEMO / "heads.pt")
     assert found["multiword_beam"].startswith("fits") and "another order" in found["beam"]
+
+
+def test_the_doctor_needs_the_data_of_a_checkpoint(old, capsys):
     assert paradec(["doctor", str(old)]) == 2
     assert "needs DATA, the data folder of the checkpoint" in capsys.readouterr().err

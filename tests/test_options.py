@@ -80,25 +80,31 @@ def test_every_method_is_registered_offered_and_described():
     assert page == describe.fill(page), "run python -m fairseq_paradec.methods.describe"
 
 
-def test_defaults_and_a_call_that_overrides_the_task():
+def test_defaults_of_a_method():
     assert config() == DecodingConfig()
     assert config(decoding="hgj").block_size == 5
     papers = config(decoding="gad_pp", drafter_path="x")
     assert (papers.accept_topk, papers.accept_margin) == (3, 1.0)
-    for edge in ({"accept_margin": float("inf")}, {"accept_margin": 0, "accept_topk": 1}):
-        assert config(decoding="gad_pp", drafter_path="x", **edge)
     heads = config(decoding="blockwise")  # they may be in the model
     assert (heads.drafter_path, heads.accept_topk, heads.accept_distance) == (None, 1, None)
+
+
+def test_the_edges_of_ranges_are_allowed():
+    for edge in ({"accept_margin": float("inf")}, {"accept_margin": 0, "accept_topk": 1}):
+        assert config(decoding="gad_pp", drafter_path="x", **edge)
     assert config(decoding="blockwise", accept_distance=0).accept_distance == 0
+
+
+def test_a_call_overrides_the_task():
     task = argparse.Namespace(decoding="hgj", block_size=3, audit=True)
 
-    def of(**call):
-        return configure(argparse.Namespace(**call), task)
+    def called(**options):
+        return configure(argparse.Namespace(**options), task)
 
-    assert of() == of(decoding="hgj") == DecodingConfig("hgj", block_size=3, audit=True)
-    assert of(audit=False) == DecodingConfig("hgj", block_size=3)
-    assert of(decoding="pgj") == DecodingConfig("pgj", audit=True)
-    assert of(decoding="beam") == DecodingConfig("beam")
+    assert called() == called(decoding="hgj") == DecodingConfig("hgj", block_size=3, audit=True)
+    assert called(audit=False) == DecodingConfig("hgj", block_size=3)
+    assert called(decoding="pgj") == DecodingConfig("pgj", audit=True)
+    assert called(decoding="beam") == DecodingConfig("beam")
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)

@@ -64,6 +64,21 @@ def test_lines_of_the_queue_are_there():
             assert found[name], f"{name} is not a line for an accelerator"
 
 
+def test_a_result_is_what_its_line_of_the_queue_makes():
+    """A line may hold several commands; those in shell loops are not compared."""
+    text = (ROOT / "scripts" / "experiments.queue").read_text("utf-8")
+    made = re.findall(r"^papers-[\w.-]+(?:\[.*?\])?  \.venv/bin/(paradec .*)$", text, re.MULTILINE)
+    lines = {Path(line.split("--out ")[1].split()[0]).stem: line for line in made}
+    compared = 0
+    for name, line in lines.items():
+        file = ROOT / "results" / f"{name}.json"
+        if file.is_file():
+            command = json.loads(file.read_text("utf-8"))["command"]
+            assert shlex.split(command) == shlex.split(line), name
+            compared += 1
+    assert compared >= 8
+
+
 def test_the_committed_page_is_what_the_rows_render_to(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert cli.main(["papers", "--page", "--check"]) == 0, capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,6 +91,19 @@ def test_a_lone_sentence_is_decoded_at_once_and_those_that_came_meanwhile_togeth
     held.go.release()
     assert texts(first) == ["A"] and [texts(one) for one in later] == [["B"], ["C"], ["D"]]
     assert held.batches == [["a"], ["b", "c", "d"]]
+
+
+def test_after_a_batch_the_next_is_waited_for_until_it_is_as_large(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)  # the thread is busy, and the test takes its place
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(scheduler._next, 3, 60.0)
+        for text in "bcd":
+            assert not taken.done()
+            scheduler.submit(WAY, [text])
+        assert [job.text for job in taken.result(60)] == ["b", "c", "d"]
+    scheduler.submit(WAY, ["e"])
+    assert [job.text for job in scheduler._next(3, 0.0)] == ["e"]  # but not for long
 
 
 def test_a_long_text_does_not_hold_up_others(held):

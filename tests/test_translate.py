@@ -95,43 +95,101 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"model", "other", ".model.settings"}
 
 
-def test_text_is_translated_as_by_interactive(tmp_path, capsys, caplog, monkeypatch):
-    """From a file, standard input and Python; by a packed folder, which interactive reads too."""
-    out, text = tmp_path / "packed", tmp_path / "text"
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> Path:
+    """The demo, packed into a new folder."""
+    out = tmp_path_factory.mktemp("packed") / "model"
     assert paradec(packing(DEMO, out)) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"packed"}
-    assert {path.name for path in out.iterdir()} == {*FILES}
-    assert (out / "paradec.json").read_bytes() == (DEMO / "paradec.json").read_bytes()
+    return out
+
+
+@pytest.fixture(scope="module")
+def stock(packed, tmp_path_factory):
+    """What fairseq-interactive says to TEXT, by the packed folder."""
+    text = tmp_path_factory.mktemp("stock") / "text"
     text.write_bytes("\r\n".join(TEXT).encode())
-    assert paradec(packing(DEMO, out)) == paradec(packing(DEMO, text)) == 2  # a new or empty one
-    flags = ("--path", out / "model.pt", "-s", "en", "-t", "de", "--beam", "1", "--cpu")
+    flags = ("--path", packed / "model.pt", "-s", "en", "-t", "de", "--beam", "1", "--cpu")
     flags += ("--buffer-size", "4", "--batch-size", "2")
-    flags += ("--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", out / "codes.bpe")
-    stock = succeed(fairseq("interactive", out, "--user-dir", PLUGIN, "--input", text, *flags))
-    text.write_bytes(b"\xef\xbb\xbf" + text.read_bytes())  # a byte order mark is no text
-    wanted = [line.split("\t")[2] for line in lines_of(stock.stdout, "D")]
+    flags += ("--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", packed / "codes.bpe")
+    return succeed(fairseq("interactive", packed, "--user-dir", PLUGIN, "--input", text, *flags))
+
+
+@pytest.fixture(scope="module")
+def wanted(stock) -> list[str]:
+    """fairseq-interactive's translations of TEXT."""
+    return [line.split("\t")[2] for line in lines_of(stock.stdout, "D")]
+
+
+@pytest.fixture(scope="module")
+def loaded(packed):
+    return fairseq_paradec.load(packed)
+
+
+def test_a_packed_folder_has_its_files_and_nothing_is_beside_it(packed):
+    assert {path.name for path in packed.parent.iterdir()} == {packed.name}
+    assert {path.name for path in packed.iterdir()} == {*FILES}
+    assert (packed / "paradec.json").read_bytes() == (DEMO / "paradec.json").read_bytes()
+
+
+def test_a_folder_is_packed_into_a_new_or_empty_one(packed, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("a")
+    assert paradec(packing(DEMO, packed)) == paradec(packing(DEMO, file)) == 2
+
+
+def test_interactive_reads_a_packed_folder(stock, wanted):
+    """It has a line for every sentence, and says which are empty or too long."""
     assert len(wanted) == len(TEXT) and wanted[2].startswith("Ein Hund")
     assert "sentence 1 is empty; its output is empty" in stock.stderr
     assert re.search(r"sentence 6 \(.* takes 1024; its output is empty", stock.stderr)
-    capsys.readouterr()
-    few = ("--batch-size", "2", "--buffer-size", "4", "--decoding")
-    for given, decoding in ((text, "gad"), (None, "greedy")):
-        with text.open() as stream:
-            monkeypatch.setattr(sys, "stdin", stream)
-            words = ["translate", "--model", str(out), *few, decoding]
-            assert paradec(words + ([str(given)] if given else [])) == 0
-        assert capsys.readouterr().out.split("\n") == [*wanted, ""], decoding
+
+
+@pytest.mark.parametrize(("source", "decoding"), [("file", "gad"), ("standard input", "greedy")])
+def test_text_is_translated_as_by_interactive(
+    source, decoding, packed, wanted, tmp_path, capsys, caplog, monkeypatch
+):
+    text = tmp_path / "text"  # a byte order mark is no text
+    text.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(TEXT).encode())
+    few = ["--batch-size", "2", "--buffer-size", "4", "--decoding", decoding]
+    given = [str(text)] if source == "file" else []
+    with text.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert paradec(["translate", "--model", str(packed), *few, *given]) == 0
+    assert capsys.readouterr().out.split("\n") == [*wanted, ""]
     assert "sentence 6 (a a a" in caplog.text and "its output is empty" in caplog.text
-    loaded = fairseq_paradec.load(out)
+
+
+def test_python_translates_as_interactive(loaded, wanted):
     assert loaded.translate(TEXT, decoding="hgj", max_tokens=30) == wanted
+
+
+def test_no_text_is_no_translation(loaded):
+    assert loaded.translate([]) == []
+
+
+def test_python_chooses_the_fastest_decoder(loaded):
+    assert loaded.generator({}).config.decoding == "auto_fast"
+
+
+def test_a_very_long_word_is_cut(loaded):
     assert loaded.encode("ab" * 10**6).split()[1:] == ["b", "a"] * 4999 + ["b"]
-    assert loaded.translate([]) == [] and loaded.generator({}).config.decoding == "auto_fast"
-    for more, said in ({"beem": 1}, "'beem'; .* as beam"), ({"buffer_size": 0}, "got 0; .* 1"):
-        with pytest.raises(UsageError, match=said):
-            loaded.translate(TEXT, **more)
-    with pytest.raises(UsageError, match="list of sentences"):
-        loaded.translate([b"a"])
-    words = ["translate", "--model", str(out), "--decoding", "hgj", "--text", "a"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "said"),
+    [
+        (TEXT, {"beem": 1}, "'beem'; .* as beam"),
+        (TEXT, {"buffer_size": 0}, "got 0; .* 1"),
+        ([b"a"], {}, "list of sentences"),
+    ],
+)
+def test_a_mistake_in_python_is_named(lines, options, said, loaded):
+    with pytest.raises(UsageError, match=said):
+        loaded.translate(lines, **options)
+
+
+def test_a_mistake_in_a_flag_ends_with_2(packed):
+    words = ["translate", "--model", str(packed), "--decoding", "hgj", "--text", "a"]
     assert paradec([*words, "--block-size", "0"]) == 2
 
 

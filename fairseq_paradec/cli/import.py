@@ -9,13 +9,24 @@ import argparse
 from pathlib import Path
 from shlex import quote
 
-from ..errors import option_error
+from ..errors import excludes, needs, option_error
+from ..output import printable
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = "example: paradec import hf opus-mt-en-de models/en-de"
-    kinds = parser.add_subparsers(metavar="FORMAT", required=True)
+    parser.set_defaults(format=None)
+    parser.add_argument(
+        "--selftest",
+        metavar="DIR",
+        type=Path,
+        help="compare DIR, a folder that transformers saved, with what is imported of it: sources, "
+        "logits, greedy and beam 5 on 200 sentences in ten scripts; nothing is written",
+    )
+    for side in ("source", "target"):
+        parser.add_argument(f"--{side}", metavar="LANGUAGE", help=f"with --selftest: the {side}")
+    kinds = parser.add_subparsers(metavar="FORMAT")
     hugging_face = kinds.add_parser(
         "hf", help="a folder that transformers saved: MarianMT (OPUS-MT), M2M-100, NLLB, mBART-50"
     )
@@ -46,16 +57,37 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the model and write the folder."""
+    if args.selftest is not None:
+        return _selftest(args)
+    if args.format is None:
+        raise needs("paradec import", True, "hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR")
     from ..translator.importing import hugging_face, marian, writing
+    from ..translator.importing.files import known_form
     from ..translator.model_folder import new_folder
 
     if not args.given.exists():
         name = "DIR" if args.format == "hugging_face" else "MODEL.npz"
         raise option_error(name, str(args.given), "what the model was saved as; there is none")
     read = hugging_face.read if args.format == "hugging_face" else marian.read
-    with new_folder(args.out) as folder:
+    with new_folder(args.out) as folder, known_form(args.given, "a whole model, undamaged"):
         model = read(args.given, args.source, args.target)
         writing.write(model, folder)
     print(f"{args.out}: a model folder, {model.source} to {model.target}")
     print(f"paradec translate --model {quote(str(args.out))}")
     return 0
+
+
+def _selftest(args: argparse.Namespace) -> int:
+    """Compare a model with transformers; return 1 if something differs."""
+    from ..translator.importing.files import known_form
+    from ..translator.importing.selftest import selftest
+    from . import arguments
+
+    if args.format is not None:
+        raise excludes("--selftest", str(args.selftest), "hf and marian")
+    if not args.selftest.is_dir():
+        raise option_error("--selftest", str(args.selftest), "a folder; there is none")
+    with arguments.quiet(), known_form(args.selftest, "a whole model, undamaged"):
+        passed, said = selftest(args.selftest, args.source, args.target)
+    print("\n".join(map(printable, said)))
+    return 0 if passed else 1

@@ -27,6 +27,10 @@ from .settings import Settings
 
 logger = logging.getLogger(__name__)
 
+#: The share of a batch's time for which the next one waits to become as large; after a lone
+#: sentence nothing is waited for.
+LINGER = 0.2
+
 #: Batches by which the time that waiting takes is estimated.
 RECENT = 50
 
@@ -192,7 +196,7 @@ class Scheduler:
                 for k, text in enumerate(sentences)
             ]
             self._waiting += jobs
-            self._changed.notify(len(jobs))
+            self._changed.notify_all()
         return [job.future for job in jobs]
 
     def close(self, seconds: float) -> None:
@@ -216,14 +220,27 @@ class Scheduler:
     def _work(self, models: dict[tuple[str, str], Translator]) -> None:
         """Decode batches until the scheduler is closed."""
         torch.set_num_threads(self._cores)  # OpenMP has a number for each thread
-        while batch := self._next():
+        count, seconds = 1, 0.0
+        while batch := self._next(count, LINGER * seconds):
+            count, begin = len(batch), time.perf_counter()
             self._decode(models[batch[0].way.pair], batch)
+            seconds = time.perf_counter() - begin
 
-    def _next(self) -> list[Job]:
-        """Wait for sentences, and take a batch of them; an empty one: it is closed."""
+    def _next(self, count: int, seconds: float) -> list[Job]:
+        """Wait for sentences, and take a batch of them; an empty one: it is closed.
+
+        Args:
+            count: sentences of the last batch. Clients that got its answers are about to ask again:
+                so many are waited for,
+            seconds: but no longer than this.
+        """
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._waiting or not self._open)
+                if len(self._waiting) < count:
+                    self._changed.wait_for(
+                        lambda: len(self._waiting) >= count or not self._open, seconds
+                    )
                 if not self._waiting:
                     return []
                 chosen, self._waiting = form(self._waiting, self.settings.batch_size)

@@ -108,7 +108,11 @@ async def translate(
         drafts = await aside(long, _drafts, documents, predictions)
     sentences = [sentence for one in documents for sentence in one.sentences]
     futures = scheduler.submit(way, sentences, drafts)
-    done = await asyncio.gather(*map(asyncio.wrap_future, futures))
+    try:
+        done = await asyncio.gather(*map(asyncio.wrap_future, futures))
+    finally:  # if one fails, or nobody waits any more, the others need not be decoded
+        for future in futures:
+            future.cancel()
     return await aside(long, _join, documents, done, way.others)
 
 

@@ -86,7 +86,7 @@ def read(path: Path, flag: str = "--model") -> ModelFolder:
         raise option_error(flag, str(path), allowed)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise option_error(flag, str(file), f"a JSON object ({error})") from error
     folder, hashes = _parse(str(file), content)
     for name in folder.files:

@@ -6,6 +6,7 @@ import ctypes
 import json
 import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from .library import library
 FORMAT, NAME = 1, "paradec packed weights"
 #: Where maps begin is a multiple of this: a page.
 _PAGE = 4096
+#: No map has so many outputs or inputs.
+_MOST = 1 << 24
 
 
 class Shelf:
@@ -101,15 +104,28 @@ def open_shelf(path: Path, form: str, number: int) -> Shelf | str:
             line = file.readline(1 << 20)
             head = json.loads(line)
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return f"it cannot be read ({error})"
     if not isinstance(head, dict) or head.get("name") != NAME or head.get("format") != FORMAT:
         return f"it is not of format {FORMAT}"
     layout = library().paradec_packing().decode()
-    if head["layout"] != layout:
-        return f"its layout is another instruction set's ({head['layout']}; here {layout})"
+    if head.get("layout") != layout:
+        there = str(head.get("layout"))[:80]
+        return f"its layout is another instruction set's ({there}; here {layout})"
     start = -(-len(line) // _PAGE) * _PAGE
-    sizes = (library().paradec_map_bytes(*one, number) for one in head["maps"])
-    if head["form"] != form or len(content) != start + sum(sizes):
-        return "it is cut short, or of another form"
-    return Shelf(form, number, content, head["maps"], start)
+    maps: Any = head.get("maps")
+    if head.get("form") != form or not _are_sizes(maps):
+        return "it is of another form"
+    if len(content) != start + sum(library().paradec_map_bytes(*one, number) for one in maps):
+        return "it is cut short"
+    return Shelf(form, number, content, maps, start)
+
+
+def _are_sizes(maps: Any) -> bool:
+    """Return whether a value is a list of pairs of sizes."""
+    return isinstance(maps, list) and all(
+        isinstance(one, list)
+        and len(one) == 2
+        and all(type(n) is int and 0 < n < _MOST for n in one)
+        for one in maps
+    )

@@ -6,13 +6,14 @@ A function ``_..._problem`` returns a UsageError, or None if it finds no fault i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import logging
 import os
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -35,6 +36,7 @@ from omegaconf import (
 from omegaconf.base import ContainerMetadata, Metadata
 
 from ...errors import UsageError, option_error
+from ...files import check_unpacked
 from ...forks import computes
 from .patching import wrap_once
 
@@ -43,11 +45,21 @@ logger = logging.getLogger(__name__)
 #: The flag in messages; fairseq's loaders do not know it (``loading.named`` replaces it).
 ANY_CHECKPOINT_FLAG = "--path (or the flag that gave this checkpoint)"
 
+#: Positions that a model may have: their tables are made, not read.
+POSITIONS = 1 << 17
+
+#: How many times the bytes of its weights a model may have, beside 64 MB: settings of a spoilt
+#: checkpoint may ask for any size, before the weights are compared with it.
+LARGER = 8
+
 #: In a checkpoint: what of a model is packed alone; see ``plugin/tasks/packed_only.py``.
 PACKED_ONLY = "packed_only"
 
 #: Modules that have had fairseq's meters.
 _METERS = ("fairseq.meters", "fairseq.logging.meters")
+
+#: What counts the parameters of models that are built; a model may load another one.
+_BUILDING: list[Any] = []
 
 #: The overrides of the checkpoint's settings in the current load.
 OVERRIDES: ContextVar[Mapping[str, Any] | None] = ContextVar("overrides", default=None)
@@ -119,10 +131,13 @@ def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_sums(path)
         try:
             state = original(path, *args, **kwargs)
+            check_content(path, state)
         except UsageError:
             raise
         except Exception as error:
             problem = _file_problem(path) or _registry_problem(path, _read(path))
+            if problem is None and not isinstance(error, OSError):
+                problem = form_problem(path, error)
             if problem is None:
                 raise
             raise problem from error
@@ -148,7 +163,8 @@ def explain_models(original: Callable[..., Any]) -> Callable[..., Any]:
         computes()  # torch fills and copies weights on all threads
         asked = OVERRIDES.set(arg_overrides)
         try:
-            models, cfg, loaded_task = original(filenames, arg_overrides, task, *args, **kwargs)
+            with _no_larger(filenames, kwargs.get("state")):
+                models, cfg, loaded_task = original(filenames, arg_overrides, task, *args, **kwargs)
         except UsageError:
             raise
         except Exception as error:
@@ -191,7 +207,82 @@ def _models_problem(
             f"whose weights do not fit its architecture ({first} ...)",
             "an undamaged checkpoint, and --model-overrides that fit it",
         )
+    if isinstance(error, OSError):
+        return None  # the system's own message is clear
+    return form_problem(", ".join(filenames), error)
+
+
+def form_problem(path: str, error: Exception) -> UsageError:
+    """Return the error for a checkpoint from which no model can be made."""
+    why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return _checkpoint_error(
+        path,
+        f"which gives no model ({why})",
+        "an undamaged checkpoint, and settings that fit it",
+    )
+
+
+def check_content(path: str, state: Mapping[str, Any]) -> None:
+    """Refuse weights and positions that are small in the file and large in memory.
+
+    Raises:
+        UsageError: a weight is sparse, or its rows are the same place; or there are too many
+            positions.
+    """
+    for name, weight in state["model"].items():
+        wrong = odd_tensor(weight)
+        if wrong is not None:
+            raise _checkpoint_error(path, f"whose {name} {wrong}", "a checkpoint of dense weights")
+    for part in (state["cfg"].model, state["cfg"].task):
+        for side in ("source", "target"):
+            count = getattr(part, f"max_{side}_positions", None)
+            if isinstance(count, (int, float)) and not count <= POSITIONS:
+                wrong = f"of {count} {side} positions"
+                raise _checkpoint_error(path, wrong, f"one of {POSITIONS} at most")
+
+
+def odd_tensor(weight: Any) -> str | None:
+    """Say why a weight is not one plain number for each of its elements; None: it is."""
+    if not torch.is_tensor(weight):
+        return f"is a {type(weight).__name__}"
+    if weight.layout != torch.strided or weight.is_quantized or weight.is_nested:
+        return "is sparse, quantised or nested"
+    if weight.is_meta or weight.numel() * weight.element_size() > weight.untyped_storage().nbytes():
+        return "has fewer numbers than elements"
     return None
+
+
+@contextlib.contextmanager
+def _no_larger(filenames: Sequence[str], state: Any) -> Iterator[None]:
+    """Refuse to build models that are much larger than their checkpoints, or than ``state``."""
+    if state is not None:
+        held = sum(weight.numel() * 4 for weight in state["model"].values())
+    elif all(map(os.path.isfile, filenames)):
+        held = sum(map(os.path.getsize, filenames))
+    else:  # remote, or with a suffix
+        yield
+        return
+    most, size = LARGER * held + (1 << 26), 0
+
+    def count(module: Any, name: str, weight: Any) -> None:
+        nonlocal size
+        if _BUILDING[-1] is not count:
+            return
+        size += 0 if weight is None else weight.numel() * weight.element_size()
+        if size > most:
+            raise _checkpoint_error(
+                ", ".join(filenames),
+                f"whose settings are of a model of more than {most / 1e6:.0f} MB",
+                "a checkpoint with the weights of that",
+            )
+
+    hook = torch.nn.modules.module.register_module_parameter_registration_hook(count)
+    _BUILDING.append(count)
+    try:
+        yield
+    finally:
+        _BUILDING.remove(count)
+        hook.remove()
 
 
 def _checkpoint_error(path: str, wrong: str, allowed: str) -> UsageError:
@@ -217,8 +308,9 @@ def _check_sums(path: str) -> None:
         return  # a remote file, or another error's
     try:
         with zipfile.ZipFile(path) as archive:
+            check_unpacked(archive, path)
             damaged = archive.testzip()
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         damaged = "its contents"
     if damaged is not None:
         raise _checkpoint_error(

@@ -15,6 +15,7 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 
+from ...config import SEARCH_OPTIONS
 from ...errors import needs, option_error
 from .given import GIVEN
 from .patching import wrap_once
@@ -108,7 +109,8 @@ def check_arguments() -> None:
 
     Fault: without ``--path`` fairseq 0.12 asserts, or splits None. It reads ``--model-overrides``
     after the task is set up: what is no Python ends with its parser's error, and validate would
-    run it. Numbers below what is possible end in numpy, torch or the search.
+    run it; settings of the search are ignored there. Numbers below what is possible end in numpy,
+    torch or the search.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,6 +141,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
             fits = False
         if not fits:
             raise option_error("--" + name.replace("_", "-"), given, allowed)
+        for key in read(given) if name == "model_overrides" else ():
+            if key in ("decoding", *SEARCH_OPTIONS):
+                typed = "--" + key.replace("_", "-")
+                raise option_error("--model-overrides", key, f"settings of the model; give {typed}")
 
 
 def honour_shards() -> None:

@@ -15,11 +15,13 @@ from .patching import wrap_once
 
 #: Bytes of an index before its sizes: magic number, version, type of tokens, count of sentences.
 _HEAD = 26
+#: Sentences whose sizes are read together.
+_AT_ONCE = 1 << 20
 _MAGIC = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
 
 
 def refuse_torn_data() -> None:
-    """Name a data file that is cut off.
+    """Name a data file that is cut off or damaged.
 
     Fault: fairseq 0.12 maps the files into memory without a look at their sizes. A short index ends
     with errors of half-made objects, a short data file with a ValueError while decoding.
@@ -37,24 +39,30 @@ def refuse_torn_data() -> None:
 
 
 def _check_files(index: Path, data: Path) -> None:
-    """Compare the sizes of a subset's two files with what the index says.
+    """Compare the sizes of a subset's two files with every line of the index.
 
     Raises:
         UsageError: one is cut off, or there is no sentence.
     """
     with index.open("rb") as file:
         head = file.read(_HEAD)
-    if not head.startswith(_MAGIC[: len(head)]):
-        return  # of another format
+    if head.startswith(b"TNTIDX"):
+        return  # of the older format
     count = int.from_bytes(head[_HEAD - 8 :], "little")
     end = _HEAD + 12 * count  # a size takes 4 bytes, a place 8
     kind = indexed_dataset._code_to_dtype.get(head[-9]) if len(head) == _HEAD else None
-    wrong = index if kind is None or index.stat().st_size < end else None
-    if wrong is None and count:
-        size = np.fromfile(index, np.int32, 1, offset=_HEAD + 4 * (count - 1))[0]
-        place = np.fromfile(index, np.int64, 1, offset=end - 8)[0]
-        short = data.stat().st_size < place + size * np.dtype(kind).itemsize
-        wrong = data if short else None
+    begins = head.startswith(_MAGIC + (1).to_bytes(8, "little"))
+    integers = begins and kind is not None and np.dtype(kind).kind in "iu"
+    wrong = index if not integers or index.stat().st_size < end else None
+    for first in range(0, count if wrong is None else 0, _AT_ONCE):
+        some = min(_AT_ONCE, count - first)
+        sizes = np.fromfile(index, np.int32, some, offset=_HEAD + 4 * first).astype(np.int64)
+        places = np.fromfile(index, np.int64, some, offset=_HEAD + 4 * count + 8 * first)
+        last = data.stat().st_size - sizes * np.dtype(kind).itemsize
+        if sizes.min() < 0 or places.min() < 0:
+            wrong = index
+        elif (places > last).any():
+            wrong = wrong or data
     if wrong is not None or not count:
         held = "holds no sentence" if wrong is None else "is cut off or damaged"
         raise option_error(

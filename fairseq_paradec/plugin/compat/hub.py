@@ -59,7 +59,7 @@ def refuse_unknown_keywords() -> None:
     """Refuse keywords of the hub's ``translate``, ``sample`` and ``generate`` that are not read.
 
     Fault: fairseq 0.12 ignores them. It also gives ``generate`` a beam if the user gives none; only
-    the user's counts as given.
+    the user's counts as given, in the call or before in ``from_pretrained``.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,6 +69,9 @@ def refuse_unknown_keywords() -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if hasattr(self.task.cfg, "decoding"):
                 refuse_unknown("translate(), generate()", kwargs, known)
+            usual = getattr(getattr(self.cfg, "generation", None), "beam", None)
+            if usual not in (None, ALL["beam"].default) and "beam" not in names[: len(args)]:
+                kwargs.setdefault("beam", usual)
             with given_by([*names[: len(args)], *kwargs]):
                 return original(self, *args, **kwargs)
 

@@ -7,7 +7,7 @@ torch's ``meta`` device, which has shapes and no numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,32 @@ import torch
 from fairseq import checkpoint_utils, tasks
 from fairseq.checkpoint_utils import overwrite_args_by_name
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ...decoding.provenance import remember_hash, weights_hash
 from ...engine.known import is_sinusoidal
 from ...errors import UsageError
 from ...files import replacing
-from ..compat.checkpoints import PACKED_ONLY
+from ..compat.checkpoints import PACKED_ONLY, check_content, form_problem
+
+
+class _Unfilled(TorchFunctionMode):
+    """Keeps torch from importing sympy, for a second, to fill tensors that have no numbers.
+
+    Sinusoids are computed on the CPU.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in (torch.Tensor.normal_, torch.Tensor.uniform_):
+            return args[0]
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else given["tensor"]
+        if func in (torch.arange, torch.zeros):
+            given = {"device": "cpu"} | given
+        return func(*args, **given)
 
 
 def left_out(model: Any) -> list[str]:
@@ -57,16 +77,29 @@ def load(paths: Sequence[str], **overrides: str) -> tuple[list[Any], Any, str]:
         UsageError: the checkpoint is another one.
     """
     (path,) = paths
-    state = torch.load(path, map_location="cpu", mmap=True)
+    try:
+        return _load(path, overrides)
+    except (UsageError, OSError):
+        raise
+    except Exception as error:  # torch and fairseq raise many kinds
+        raise form_problem(path, error) from error
+
+
+def _load(path: str, overrides: Mapping[str, str]) -> tuple[list[Any], Any, str]:
+    """Load the model; see ``load``."""
+    state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     if PACKED_ONLY not in state:
         raise UsageError(f"{path}: got all weights; allowed: those that are not packed, alone")
-    cfg = state["cfg"]
+    check_content(path, state)
+    cfg, names = state["cfg"], state[PACKED_ONLY]["names"]
+    if max(cfg.model.encoder_layers, cfg.model.decoder_layers) > len(names):  # before it is built
+        raise UsageError(f"{path}: got more layers than weights; allowed: an undamaged checkpoint")
     overwrite_args_by_name(cfg, overrides)
     task = tasks.setup_task(cfg.task, from_checkpoint=True)
-    with torch.device("meta"):
+    with torch.device("meta"), _Unfilled():
         model = task.build_model(cfg.model, from_checkpoint=True)
     missing, unknown = nn.Module.load_state_dict(model, state["model"], strict=False, assign=True)
-    if sorted(missing) != sorted(state[PACKED_ONLY]["names"]) or unknown:
+    if sorted(missing) != sorted(names) or unknown:
         raise UsageError(f"{path}: got weights of another model than its settings")
     for module in model.modules():
         if is_sinusoidal(module):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import fields
@@ -91,14 +93,17 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
         Raises:
             UsageError: a file of ``--bpe`` is missing, or not one of its kind.
         """
+        printed = io.StringIO()  # subword_nmt prints what is wrong, and exits
         try:
-            return super().build_bpe(args)  # type: ignore[misc]
-        except Exception as error:  # each kind of BPE raises its own
+            with contextlib.redirect_stderr(printed):
+                found = super().build_bpe(args)  # type: ignore[misc]
+        except (Exception, SystemExit) as error:  # each kind of BPE raises its own
+            why = _one_line(printed.getvalue()[-500:] or error)
             raise needs(
-                "--bpe",
-                getattr(args, "_name", None),
-                f"its file, such as --bpe-codes FILE ({_one_line(error)})",
+                "--bpe", getattr(args, "_name", None), f"its file, such as --bpe-codes FILE ({why})"
             ) from error
+        sys.stderr.write(printed.getvalue())
+        return found
 
     def tokenizer_of(self, name: str, source: str, target: str) -> Any:
         """Build a tokenizer for texts in the source language.
@@ -176,7 +181,7 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
             ) from error
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: object) -> str:
     """Return the words of an error, without line ends."""
     return " ".join(str(error).split())
 

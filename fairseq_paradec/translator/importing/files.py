@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from ... import extras
 from ...errors import UsageError, option_error
+from ...files import check_unpacked
+from ...plugin.compat.checkpoints import odd_tensor
 from .foreign import SPECIAL
 
 #: Files of weights, the first that is there; an index names several.
@@ -21,6 +24,13 @@ WEIGHTS = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
+)
+
+
+#: Errors of what reads a file that it does not know.
+_FORMS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError),
+    *(RuntimeError, TypeError, ValueError),
 )
 
 
@@ -34,15 +44,21 @@ def read_json(file: Path) -> dict[str, Any]:
         raise option_error(str(file.parent), file.name, "a folder with this file; it is missing")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise option_error(str(file), "a damaged file", f"a JSON object ({error})") from error
     if not isinstance(content, dict):
         raise option_error(str(file), f"a {type(content).__name__}", "a JSON object")
     return content
 
 
-def whole_number(file: Path, settings: Mapping[str, Any], key: str, default: Any = None) -> int:
-    """Return a setting that is a whole number from 1 up.
+def whole_number(
+    file: Path,
+    settings: Mapping[str, Any],
+    key: str,
+    default: Any = None,
+    most: int = 1 << 31,
+) -> int:
+    """Return a setting that is a whole number from 1 up to ``most``.
 
     Raises:
         UsageError: it is another value, or is missing without a default.
@@ -50,6 +66,8 @@ def whole_number(file: Path, settings: Mapping[str, Any], key: str, default: Any
     value = settings.get(key, default)
     if type(value) is not int or value < 1:
         raise option_error(f"{file}: {key}", value, "a whole number from 1 up")
+    if value > most:
+        raise option_error(f"{file}: {key}", value, f"{most} at most")
     return value
 
 
@@ -60,8 +78,9 @@ def known_form(file: Path, allowed: str) -> Iterator[None]:
         yield
     except UsageError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        given = f"another form ({type(error).__name__}: {error})"
+    except _FORMS as error:
+        why = " ".join(str(error).split())[:200]
+        given = f"another form ({type(error).__name__}: {why})"
         raise option_error(str(file), given, allowed) from error
 
 
@@ -84,6 +103,9 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     weights: dict[str, Tensor] = {}
     for one in files:
         for name, weight in _read_file(one).items():
+            if (wrong := odd_tensor(weight)) is not None:
+                given = f"{name}, which {wrong}"
+                raise option_error(str(one), given, "dense tensors, by name")
             weights[str(name).removeprefix("model.")] = weight.float()
     return file, weights
 
@@ -103,15 +125,18 @@ def _read_file(file: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
         try:
             return load_file(file)
-        except SafetensorError as error:
+        except (SafetensorError, *_FORMS) as error:
             raise option_error(str(file), "no such file", f"{allowed} ({error})") from error
     try:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                check_unpacked(archive, file)
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds
         reason = str(error).strip().splitlines()[0]
         given = "a pickle that safe loading refuses, or a damaged file"
         raise option_error(str(file), given, f"{allowed} ({reason})") from error
-    if not isinstance(content, dict) or not all(map(torch.is_tensor, content.values())):
+    if not isinstance(content, dict):
         raise option_error(str(file), f"a {type(content).__name__}", f"{allowed}, by name")
     return content
 

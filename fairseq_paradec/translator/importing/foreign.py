@@ -77,9 +77,14 @@ def names(words: Sequence[str | None], order: Sequence[int | None]) -> list[str]
     for number in order[len(SPECIAL) :]:
         assert number is not None
         word = words[number]
-        readable = word is not None and word.split() == [word]
+        readable = word is not None and word.split() == [word] and _is_text(word)
         found.append(str(word) if readable else f"<number-{number}>")
     return found
+
+
+def _is_text(word: str) -> bool:
+    """Return whether a word has no half of a surrogate pair, which no file can hold."""
+    return word == word.encode("utf-8", "replace").decode("utf-8")
 
 
 def pick(table: Tensor, order: Sequence[int | None], missing: float = 0.0) -> Tensor:

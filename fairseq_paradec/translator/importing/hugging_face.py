@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import option_error
+from ...plugin.compat.checkpoints import POSITIONS
 from .files import added_tokens, ordinary_tokens, read_json, read_weights, whole_number
 from .foreign import NEVER, Foreign, learned_positions, options_of, sinusoids
 from .vocabulary import (
@@ -88,7 +89,7 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
         raise option_error("DIR", str(folder), "a folder with config.json, from save_pretrained")
     config = read_json(file)
     kind = config.get("model_type")
-    if kind not in FAMILIES:
+    if kind not in tuple(FAMILIES):
         raise option_error(f"{file}: model_type", kind, ", ".join(FAMILIES))
     tokenizer = folder / "tokenizer_config.json"
     about = read_json(tokenizer) if tokenizer.is_file() else {}
@@ -99,7 +100,8 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
     left_out = _left_out(file, config)
     weights_file, weights = read_weights(folder)
     tables = _tables(weights_file, config, weights)
-    if left_out in range(len(tables["bias"])):
+    _check_tables(weights_file, config, tables)
+    if type(left_out) is int and left_out in range(len(tables["bias"])):
         tables["bias"][left_out] = NEVER
     words = _marian if kind == "marian" else _multilingual
     return Foreign(
@@ -218,6 +220,23 @@ def _tables(file: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]
     bias = weights.get("final_logits_bias")
     flat = torch.zeros(len(tables[2])) if bias is None else bias.flatten()
     return {"embeddings": tables, "bias": flat}
+
+
+def _check_tables(file: Path, config: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
+    """Refuse sizes that the weights do not have, before anything of such a size is made.
+
+    Raises:
+        UsageError: embeddings have another width, or fewer words, than config.json says.
+    """
+    size = config["vocab_size"]
+    for table, count in zip(
+        tables["embeddings"], (size, *2 * [config.get("decoder_vocab_size") or size]), strict=True
+    ):
+        if table.dim() != 2 or len(table) < count or table.shape[1] != config["d_model"]:
+            given = f"embeddings of size {tuple(table.shape)}"
+            allowed = f"({count}, {config['d_model']}), as config.json says"
+            raise option_error(str(file), given, allowed)
+    whole_number(file.with_name("config.json"), config, "max_position_embeddings", most=POSITIONS)
 
 
 def _first(file: Path, weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:

@@ -16,6 +16,7 @@ import yaml
 from torch import Tensor
 
 from ...errors import option_error
+from ...files import check_unpacked
 from .files import known_form, whole_number
 from .foreign import Foreign, learned_positions, options_of, sinusoids
 from .vocabulary import marian_text, require_languages, words_of
@@ -59,6 +60,20 @@ _ATTENTION = {
 _FEED = {"W1": "fc1.weight", "b1": "fc1.bias", "W2": "fc2.weight", "b2": "fc2.bias"}
 
 
+class Settings(yaml.SafeLoader):
+    """Reads YAML without aliases, by which a few lines can be gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """As yaml, but for aliases.
+
+        Raises:
+            ComposerError: there is one.
+        """
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "an alias", self.peek_event().start_mark)
+        return super().compose_node(parent, index)
+
+
 def read(file: Path, source: str | None = None, target: str | None = None) -> Foreign:
     """Read a model.
 
@@ -73,11 +88,16 @@ def read(file: Path, source: str | None = None, target: str | None = None) -> Fo
     pair = require_languages(source, target)
     weights, settings = _read_npz(file)
     _check(file, settings)
+    width = whole_number(file, settings, "dim-emb")
     names = _vocabularies(file)
     is_one = settings.get("tied-embeddings-all") or settings.get("tied-embeddings-src")
     wanted = _ONE if is_one else _TWO
     embeddings = {name: _take(file, weights, name) for name in dict.fromkeys(wanted)}
     tables = [embeddings[name] for name in wanted]
+    for name, table in embeddings.items():
+        if table.dim() != 2 or table.shape[1] != width:
+            given = f"{name} of size {tuple(table.shape)}"
+            raise option_error(str(file), given, f"vectors of {width} numbers, as dim-emb says")
     words = [words_of(_numbers(n), len(t), n) for n, t in zip(names, tables, strict=True)]
     found = Foreign(
         file=file,
@@ -102,14 +122,16 @@ def _read_npz(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         UsageError: the file is missing, damaged, or has no settings.
     """
     try:
+        with zipfile.ZipFile(file) as archive:
+            check_unpacked(archive, file)
         with np.load(file, allow_pickle=False) as content:
-            arrays = dict(content)
-    except (OSError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            arrays = {str(name): np.asarray(content[name]) for name in content}
+    except Exception as error:  # zipfile and numpy raise many kinds
         raise option_error("MODEL", str(file), f"Marian's file .npz ({error})") from error
     stored = arrays.pop("special:model.yml", None)
     if stored is None:
         raise option_error("MODEL", str(file), "a file .npz of Marian, with special:model.yml")
-    settings = _parse(file, stored.tobytes().rstrip(b"\0"), yaml.SafeLoader)
+    settings = _parse(file, stored.tobytes().rstrip(b"\0"), Settings)
     weights = {
         name: torch.from_numpy(np.array(value, dtype=np.float32))
         for name, value in arrays.items()
@@ -126,7 +148,7 @@ def _parse(file: Path, text: bytes, loader: Any) -> dict[str, Any]:
     """
     try:
         content = yaml.load(text, Loader=loader)
-    except yaml.YAMLError as error:
+    except Exception as error:  # yaml raises many kinds
         raise option_error(str(file), "damaged YAML", "a mapping of settings") from error
     if not isinstance(content, dict):
         raise option_error(str(file), f"a {type(content).__name__}", "a mapping of settings")
@@ -152,7 +174,7 @@ def _vocabularies(file: Path) -> tuple[Path, Path]:
     decoder = file.with_name("decoder.yml")
     if not decoder.is_file():
         raise option_error("MODEL", str(file), "a model beside its decoder.yml, which is missing")
-    names: Any = _parse(decoder, decoder.read_bytes(), yaml.SafeLoader).get("vocabs")
+    names: Any = _parse(decoder, decoder.read_bytes(), Settings).get("vocabs")
     with known_form(decoder, "vocabs: two files, of source and target"):
         first, second = (file.with_name(Path(name).name) for name in names)
         return first, second

@@ -113,7 +113,7 @@ def require_languages(source: str | None, target: str | None) -> tuple[str, str]
         UsageError: a language is missing, or cannot be a part of a file's name.
     """
     for flag, language in (("--source", source), ("--target", target)):
-        if not isinstance(language, str) or not re.fullmatch(r"[^\s/]+", language):
+        if not isinstance(language, str) or not re.fullmatch(r"[^\s/\0]{1,99}", language):
             allowed = "a language, as a word without '/', where the model's files do not name it"
             raise option_error(flag, language, allowed)
     return str(source), str(target)

@@ -73,6 +73,12 @@ def _checked(
     Raises:
         UsageError: a weight is missing, unknown, or of another size.
     """
+    for side in ("encoder", "decoder"):
+        numbers = (name.split(".")[2] for name in weights if name.startswith(f"{side}.layers."))
+        count = 1 + max((int(one) for one in numbers if one.isdecimal()), default=-1)
+        if options[f"{side}_layers"] > count:  # before so many are built
+            allowed = f"those of {options[f'{side}_layers']} layers"
+            raise option_error(f"{file}: {side}.layers.{count}", "no weight", allowed)
     sides = SimpleNamespace(source_dictionary=words[0], target_dictionary=words[1])
     with torch.device("meta"):
         wanted = ImportedTransformer.build_model(Namespace(**options), sides).state_dict()
