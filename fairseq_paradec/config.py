@@ -7,6 +7,7 @@ and the docs are made from it and from the options that each method reads
 
 from __future__ import annotations
 
+import math
 import os
 import types
 import typing
@@ -15,6 +16,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .errors import excludes, option_error
+
+#: No number of an option is larger: C++ counts with 32 bits.
+LARGEST = (1 << 31) - 1
 
 # Groups of options: read by methods that name them, by every method's engine, by its reports; and
 # those of fairseq's search, which are fairseq's own flags.
@@ -301,7 +305,9 @@ class Option:
             right = value in self.choices
         elif self.kind in (int, float):
             kinds = (int,) if self.kind is int else (int, float)
-            right = type(value) in kinds
+            right = type(value) in kinds and not math.isnan(value)
+            if right and abs(value) > LARGEST and not math.isinf(value):
+                raise option_error(flag(self.name), value, f"{LARGEST} at most")
             right = right and (self.least is None or value >= self.least)
             right = right and (self.most is None or value <= self.most)
             right = right and (self.above is None or value > self.above)

@@ -346,6 +346,44 @@ def test_keywords_of_translate_are_read_or_refused_whatever_their_type() -> None
         model.translate(["A dog."], decoding="greedy", beam=5)
 
 
+#: What is given to ``translate``, and what it says.
+MEAN: list[tuple[Any, dict[str, Any], str]] = [
+    ("A dog.", {}, r"translate\(\): got 'A dog.'; allowed: a list"),
+    (5, {}, r"translate\(\): got 5; allowed: a list"),
+    (["a"], {"drafts": "Ein Hund"}, "--drafts: got 'Ein Hund'; allowed: a list"),
+    (["a"], {"drafts": 5}, "--drafts: got 5; allowed: a list"),
+    (["a"], {"decoding": [1]}, r"--decoding: got \[1\]; allowed: auto"),
+    (["a"], {"batch_size": 10**30}, "batch_size: got .*; allowed: a whole number from 1 to"),
+    (["a"], {"max_tokens": 10**30}, "max_tokens: got .*; allowed: a whole number from 1 to"),
+    (["a"], {"buffer_size": 10**30}, "buffer_size: got .*; allowed: a whole number from 1 to"),
+    (["a"], {"beam": 10**30}, "--beam: got .*; allowed: 2147483647 at most"),
+    (["a"], {"max_len_b": 10**30}, "--max-len-b: got .*; allowed: 2147483647 at most"),
+    (["a"], {"lenpen": float("nan")}, "--lenpen: got nan; allowed: a number"),
+    (["a"], {"max_len_a": float("nan")}, "--max-len-a: got nan; allowed: a number"),
+]
+
+
+def test_what_no_decoder_can_take_is_one_line() -> None:
+    model = fairseq_paradec.load(DEMO)
+    for lines, given_options, said in MEAN:
+        with pytest.raises(UsageError, match=said):
+            [*model.stream(lines, **{"decoding": "greedy", **given_options})]
+    for texts in ("A dog.", 5):
+        with pytest.raises(UsageError, match=r"texts\(\): got .*; allowed: a list of texts"):
+            [*model.texts(texts)]  # type: ignore[arg-type]
+
+
+def test_numbers_beyond_32_bits_are_refused_on_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("--threads", "--batch-size", "--max-tokens", "--buffer-size"):
+        for number in ("9" * 30, "9" * 5000, str(1 << 31)):
+            with pytest.raises(SystemExit):
+                paradec(["translate", "--model", str(DEMO), "--text", "a", name, number])
+            said = capsys.readouterr().err
+            assert f"argument {name}: got '{number[:20]}'; allowed: 2147483647 at most" in said
+
+
 TEXT = DEMO / "raw" / "demo.en"
 #: Flags of ``paradec translate``, what is typed, and where it must arrive.
 TYPED: dict[str, tuple[list[str], Any]] = {

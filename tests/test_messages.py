@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "messages.md"
 #: How every message ends: what is allowed, needed or excluded, or what is wrong.
 FORM = re.compile(
     r"got .*; allowed: |needs |excludes |does not |cannot |required: |expected |unrecognized "
-    r"|invalid |has another |there is none"
+    r"|invalid |has another |there is none|is missing: "
 )
 #: What no message says: it would not be a sentence.
 NO_SENTENCE = re.compile(r"allowed: (it|nothing|with|without)\b")
@@ -118,11 +118,36 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "import hf {tmp} {tmp}/new",
         "import marian no.npz {tmp}/new",
         "import marian {tmp}/text {tmp}/new",
+        "import --selftest no-such",
+        "import --selftest {demo} hf a b",
         "doctor no.pt",
         "doctor {tmp}/text",
         "shrink no.pt {tmp}/small.pt",
         "average {tmp} --out {tmp}/mean.pt",
         "no-such-command",
+    ),
+    "Training and experiments": (
+        "train",
+        "train no-such",
+        "train-drafter",
+        "train-drafter --model no-such --text {tmp}/text",
+        "train-drafter --model {demo} --text no-such",
+        "distill",
+        "average {tmp}/none --out {tmp}/mean.pt",
+        "shrink {tmp}/text {tmp}/small.pt",
+        "benchmark",
+        "benchmark no-such --path no.pt --out {tmp}/b.json",
+        "lossless no-such --path no.pt --out {tmp}/l.json",
+        "lossless {demo} --path {demo}/model.pt --decoding no-such --out {tmp}/l.json",
+        "ddgviz {demo} --path {demo}/model.pt",
+        "analyse",
+        "analyse no-such",
+        "trace no-such",
+        "trace {tmp}/text",
+        "trace {tmp}/text --image-size 8x8",
+        "trace {tmp}/text --image-size 8",
+        "report no-such",
+        "report {tmp}/full",
     ),
 }
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from .. import extras
+from ..config import LARGEST
 from ..errors import UsageError
 from ..output import printable, whole_lines
 
@@ -23,8 +24,10 @@ def whole_number(text: str) -> int:
     Raises:
         ArgumentTypeError: it is none; argparse adds the flag's name.
     """
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not text.strip("0"):
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: a whole number from 1 up")
+    if len(text) > 10 or int(text) > LARGEST:
+        raise argparse.ArgumentTypeError(f"got {text[:20]!r}; allowed: {LARGEST} at most")
     return int(text)
 
 

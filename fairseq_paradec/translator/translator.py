@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..config import ALL
+from ..config import ALL, LARGEST
 from ..engine.native.packing import offer
 from ..errors import UsageError, option_error
 from ..methods.base import refuse_drafts
@@ -133,8 +133,6 @@ class Translator:
             sentences: plain text, a sentence each.
             options: see ``results``.
         """
-        if isinstance(sentences, str) or not isinstance(sentences, Iterable):
-            raise option_error("translate()", sentences, "a list of sentences")
         return list(self.stream(sentences, **options))
 
     def stream(self, lines: Iterable[str], **options: Any) -> Iterator[str]:
@@ -173,8 +171,10 @@ class Translator:
         """
         sizes = {"batch_size": batch_size, "max_tokens": max_tokens, "buffer_size": buffer_size}
         for name, size in sizes.items():
-            if type(size) is not int or size < 1:
-                raise option_error(name, size, "a whole number from 1 up")
+            if type(size) is not int or not 1 <= size <= LARGEST:
+                raise option_error(name, size, f"a whole number from 1 to {LARGEST}")
+        _check_list("translate()", lines, "a list of sentences")
+        _check_list("--drafts", () if drafts is None else drafts, "a list of texts")
         generator = self.generator(options, watches is not None)
         left, first = iter(lines), 0
         earlier = None if drafts is None else iter(drafts)
@@ -211,6 +211,8 @@ class Translator:
         Raises:
             UsageError: as in ``results``; there is no such format.
         """
+        _check_list("texts()", texts, "a list of texts")
+        _check_list("--drafts", () if drafts is None else drafts, "a list of texts")
         earlier = None if drafts is None else iter(drafts)
         for text in texts:
             if not isinstance(text, str):
@@ -365,7 +367,7 @@ class Translator:
                 if options.get(name, ALL[name].default) not in (ALL[name].default, False):
                     raise UsageError(f"{name}: translate() gives one text a sentence, without it")
             options["decoding"] = decoding = options.get("decoding") or self.usual("auto_fast")
-            method = METHODS.get(decoding)
+            method = METHODS.get(decoding) if isinstance(decoding, str) else None
             drafts = method is not None and "drafter_path" in method.reads
             if drafts and self.folder.drafter is not None:
                 options.setdefault("drafter_path", str(self.path / self.folder.drafter))
@@ -382,6 +384,16 @@ class Translator:
         except UsageError:
             return "auto"
         return decoding
+
+
+def _check_list(name: str, given: Any, allowed: str) -> None:
+    """Refuse one text, or what is no list, in place of a list of texts.
+
+    Raises:
+        UsageError: it is one; ``name`` and ``allowed`` are for the message.
+    """
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise option_error(name, given, allowed)
 
 
 def _split(line: str, tokenizer: Any, bpe: Callable[[str], str] | None) -> str:
