@@ -59,8 +59,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add(
         "--packed-only",
         action="store_true",
-        help="of the weights that --engine-dtype packs keep no others: the folder is smaller and "
-        "loads faster, decodes on CPUs of this kind alone, and by native passes alone",
+        help="of the weights that --engine-dtype packs keep no others: the folder is smaller, and "
+        "decodes on CPUs of this kind alone, by native passes alone",
     )
     add("-s", "--source-lang", help="(default: as files of DATA are named)")
     add("-t", "--target-lang", help="(default: as files of DATA are named)")

@@ -15,12 +15,32 @@ import torch
 from fairseq import checkpoint_utils, tasks
 from fairseq.checkpoint_utils import overwrite_args_by_name
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ...decoding.provenance import remember_hash, weights_hash
 from ...engine.known import is_sinusoidal
 from ...errors import UsageError
 from ...files import replacing
 from ..compat.checkpoints import PACKED_ONLY, check_content, form_problem
+
+
+class _Unfilled(TorchFunctionMode):
+    """Keeps torch from importing sympy, for a second, to fill tensors that have no numbers.
+
+    Sinusoids are computed on the CPU.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in (torch.Tensor.normal_, torch.Tensor.uniform_):
+            return args[0]
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else given["tensor"]
+        if func in (torch.arange, torch.zeros):
+            given = {"device": "cpu"} | given
+        return func(*args, **given)
 
 
 def left_out(model: Any) -> list[str]:
@@ -76,7 +96,7 @@ def _load(path: str, overrides: Mapping[str, str]) -> tuple[list[Any], Any, str]
         raise UsageError(f"{path}: got more layers than weights; allowed: an undamaged checkpoint")
     overwrite_args_by_name(cfg, overrides)
     task = tasks.setup_task(cfg.task, from_checkpoint=True)
-    with torch.device("meta"):
+    with torch.device("meta"), _Unfilled():
         model = task.build_model(cfg.model, from_checkpoint=True)
     missing, unknown = nn.Module.load_state_dict(model, state["model"], strict=False, assign=True)
     if sorted(missing) != sorted(names) or unknown:
