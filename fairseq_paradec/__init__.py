@@ -117,8 +117,13 @@ def load(folder: str | os.PathLike[str], device: str = "cpu") -> Translator:
     register()
     from pathlib import Path
 
+    from .errors import option_error
     from .translator.translator import Translator
 
+    if not isinstance(folder, (str, os.PathLike)):
+        raise option_error("load()", folder, "the path of a model folder")
+    if str(device).partition(":")[0] not in ("cpu", "cuda"):
+        raise option_error("device", device, "cpu or cuda")
     return Translator(Path(folder), device=device)
 
 

@@ -352,6 +352,8 @@ def check_values(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         ALL[name].check(value)
+    if math.isinf(given.get("max_len_a") or 0):
+        raise option_error("--max-len-a", given["max_len_a"], "a finite number")
     if given.get("engine") == "native" and given.get("engine_dtype") == "fp16":
         raise option_error("--engine-dtype", "fp16", "fp32, bf16 or int8 with --engine native")
     for name, plain in (("lenpen", 1.0), ("length_formula", "fairseq")):

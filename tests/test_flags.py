@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -360,6 +361,7 @@ MEAN: list[tuple[Any, dict[str, Any], str]] = [
     (["a"], {"max_len_b": 10**30}, "--max-len-b: got .*; allowed: 2147483647 at most"),
     (["a"], {"lenpen": float("nan")}, "--lenpen: got nan; allowed: a number"),
     (["a"], {"max_len_a": float("nan")}, "--max-len-a: got nan; allowed: a number"),
+    (["a"], {"max_len_a": float("inf")}, "--max-len-a: got inf; allowed: a finite number"),
 ]
 
 
@@ -368,9 +370,22 @@ def test_what_no_decoder_can_take_is_one_line() -> None:
     for lines, given_options, said in MEAN:
         with pytest.raises(UsageError, match=said):
             [*model.stream(lines, **{"decoding": "greedy", **given_options})]
+    for value in ("x", -1):
+        with pytest.raises(UsageError, match="others: got .*; allowed: a whole number from 0 up"):
+            [*model.results(["a"], others=value, decoding="greedy")]  # type: ignore[arg-type]
+    for path, device, said in ((None, "cpu", "load()"), (5, "cpu", "load()"), (DEMO, "gpu", "dev")):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            fairseq_paradec.load(path, device)  # type: ignore[arg-type]
     for texts in ("A dog.", 5):
         with pytest.raises(UsageError, match=r"texts\(\): got .*; allowed: a list of texts"):
             [*model.texts(texts)]  # type: ignore[arg-type]
+
+
+def test_more_threads_than_a_process_has_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """OpenMP ends the process."""
+    with pytest.raises(SystemExit):
+        paradec(["translate", "--model", str(DEMO), "--text", "a", "--threads", "100000"])
+    assert "argument --threads: got '100000'; allowed: 1024 at most" in capsys.readouterr().err
 
 
 def test_numbers_beyond_32_bits_are_refused_on_the_command_line(

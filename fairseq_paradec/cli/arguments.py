@@ -17,6 +17,9 @@ from ..config import LARGEST
 from ..errors import UsageError
 from ..output import printable, whole_lines
 
+#: Threads of a process.
+MOST_THREADS = 1024
+
 
 def whole_number(text: str) -> int:
     """Read an argument that is a whole number from 1 up.
@@ -29,6 +32,18 @@ def whole_number(text: str) -> int:
     if len(text) > 10 or int(text) > LARGEST:
         raise argparse.ArgumentTypeError(f"got {text[:20]!r}; allowed: {LARGEST} at most")
     return int(text)
+
+
+def threads(text: str) -> int:
+    """Read a number of threads; OpenMP ends a process that asks for too many.
+
+    Raises:
+        ArgumentTypeError: it is none; argparse adds the flag's name.
+    """
+    count = whole_number(text)
+    if count > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {MOST_THREADS} at most")
+    return count
 
 
 def positive(text: str) -> float:
@@ -99,7 +114,7 @@ def declare_timing(parser: argparse.ArgumentParser, rounds: str) -> None:
     """Declare the flags of commands that time work in rounds; ``rounds`` says what a round is."""
     add = parser.add_argument
     add("--rounds", type=whole_number, default=5, help=f"{rounds}(default: 5)")
-    add("--threads", type=whole_number, default=1, help="CPU threads (default: 1)")
+    add("--threads", type=threads, default=1, help="CPU threads (default: 1)")
     add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
 
 

@@ -23,7 +23,7 @@ from . import arguments
 GROUPS: dict[str, dict[str, str]] = {
     "decode, check, measure": {
         "translate": "plain text by a model folder: a line out for each line in",
-        "serve": "translations over HTTP, and a page that shows drafts being checked",
+        "serve": "translations over HTTP, and a page that shows the passes",
         "doctor": "what a checkpoint is, and which decoders fit it",
         "demo": "100 sentences by every decoder: passes, times, equal outputs",
         "lossless": "compare decoders with fairseq's greedy search, token by token",

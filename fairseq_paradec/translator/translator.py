@@ -173,6 +173,8 @@ class Translator:
         for name, size in sizes.items():
             if type(size) is not int or not 1 <= size <= LARGEST:
                 raise option_error(name, size, f"a whole number from 1 to {LARGEST}")
+        if type(others) is not int or others < 0:
+            raise option_error("others", others, "a whole number from 0 up")
         _check_list("translate()", lines, "a list of sentences")
         _check_list("--drafts", () if drafts is None else drafts, "a list of texts")
         generator = self.generator(options, watches is not None)
