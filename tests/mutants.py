@@ -11,6 +11,7 @@ up to the first failure. A mutant whose old text is not found exactly once is an
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "fairseq_paradec"
 COPIED = (PACKAGE, "tests", "scripts", "docs", "results")
 LINKED = ("data-bin", ".venv")
+
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 TABLE, CORPUS = ("test_conformance.py",), "test_corpus.py"
 ORDERS = ("test_target_order.py", "test_reordered_transformer.py", "test_multiword_beam.py")
@@ -802,7 +805,7 @@ def killed_by(folder: Path, mutant: Mutant) -> str | None:
         result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
         if result.returncode == 0:
             continue
-        if result.returncode < 0:  # of native code
+        if -result.returncode in CRASHES:  # of native code
             return f"{name}, by signal {-result.returncode}"
         failed = [one for one in result.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))]
         assert failed, result.stdout[-2000:] + result.stderr[-2000:]
