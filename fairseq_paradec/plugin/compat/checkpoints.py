@@ -233,9 +233,10 @@ def check_content(path: str, state: Mapping[str, Any]) -> None:
         wrong = odd_tensor(weight)
         if wrong is not None:
             raise _checkpoint_error(path, f"whose {name} {wrong}", "a checkpoint of dense weights")
-    for part in (state["cfg"].model, state["cfg"].task):
+    for part in ("model", "task"):
+        section = _field(state["cfg"], part)
         for side in ("source", "target"):
-            count = getattr(part, f"max_{side}_positions", None)
+            count = _field(section, f"max_{side}_positions")
             if isinstance(count, (int, float)) and not count <= POSITIONS:
                 wrong = f"of {count} {side} positions"
                 raise _checkpoint_error(path, wrong, f"one of {POSITIONS} at most")
@@ -364,6 +365,13 @@ def _refused_globals(path: str, error: Exception) -> list[str]:
         refused = []
     refused += re.findall(r"GLOBAL (\w[\w.]*\w)", str(error))
     return sorted(set(refused))
+
+
+def _field(settings: Any, name: str) -> Any:
+    """Return a field of settings as fairseq has or stores them; None: it is not there."""
+    if isinstance(settings, Mapping):
+        return settings.get(name)
+    return getattr(settings, name, None)
 
 
 def _names(state: Any, part: str, legacy: str) -> str | None:
