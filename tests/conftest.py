@@ -33,8 +33,9 @@ def one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def loud() -> None:
-    """Undo what a script says of logging as it is imported: that is for a process of its own."""
+    """Undo what a script or a server says of logging: that is for a process of its own."""
     logging.disable(logging.NOTSET)
+    logging.getLogger("fairseq_paradec.plugin.tasks.batches").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

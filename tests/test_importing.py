@@ -315,7 +315,7 @@ def test_a_selftest_needs_a_folder_that_transformers_loads(tmp_path: Path, capsy
     for words, wanted in (
         (["--selftest", str(tmp_path / "none")], "--selftest: got .*none'; allowed: a folder"),
         (["--selftest", "a", "hf", "b", "c"], "--selftest a excludes hf and marian"),
-        ([], "paradec import needs hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR"),
+        ([], "import needs hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR"),
     ):
         assert main(["import", *words]) == 2
         assert re.search(wanted, capsys.readouterr().err)

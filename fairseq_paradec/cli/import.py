@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.selftest is not None:
         return _selftest(args)
     if args.format is None:
-        raise needs("paradec import", True, "hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR")
+        raise needs("import", True, "hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR")
     from ..translator.importing import hugging_face, marian, writing
     from ..translator.importing.files import known_form
     from ..translator.model_folder import new_folder

@@ -8,9 +8,12 @@ from support.builders import source_rows
 from support.conformance import CASES, FACTORS, allowed, case, decoded, setting_of
 from support.pairwise import Row, pairwise
 
-#: Precision -> how far log-probabilities may be from fairseq's, and two tokens' from each other
-#: where outputs part: random models with sharp attention make much of a rounding.
+#: Precision -> how far two tokens' log-probabilities may be from each other where outputs part, and
+#: how far log-probabilities may be from fairseq's: random models with sharp attention make much of a
+#: rounding. In float32, where one of ours was 4.2e-4 from that of float64 and fairseq's 1.7e-4, both
+#: may be off.
 CLOSE = {"float32": 5e-4, "float16": 1.5, "bfloat16": 4.0}
+ROUNDING = CLOSE | {"float32": 1e-3}
 
 NOTES = (
     "Judge: fairseq's own beam-1 search on the same device, in the same precision, TF32 off. Each"
@@ -44,7 +47,15 @@ def hold(row: Row, device: str) -> Counter[str]:
         judged = zip(setting.exact, sources, setting.prefixes, strict=True)
         for ours, (stock, source, prefix) in zip((*together, *alone), [*judged] * 2, strict=True):
             ties += exact.same_or_tie(
-                setting.task, setting.models, setting.limits, ours, stock, source, prefix, close
+                setting.task,
+                setting.models,
+                setting.limits,
+                ours,
+                stock,
+                source,
+                prefix,
+                close,
+                ROUNDING[row["dtype"]],
             )
     assert row["dtype"] != "float32" or (ties <= 2 and same >= len(sources) - 1), (ties, same)
     return Counter({"sentences": len(sources), "ties": ties, "as alone": same})
