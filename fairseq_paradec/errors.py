@@ -24,7 +24,12 @@ def option_error(flag: str, given: object, allowed: str) -> UsageError:
         given: the given value.
         allowed: the allowed values, in words.
     """
-    return UsageError(f"{flag}: got {_SHOWN.repr(given)}; allowed: {allowed}")
+    return UsageError(f"{flag}: got {shown(given)}; allowed: {allowed}")
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it, cut in its middle if it is long or deep."""
+    return _SHOWN.repr(value)
 
 
 def needs(flag: str, given: object, needed: str) -> UsageError:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypedDict, cast
 
-from .errors import UsageError, option_error
+from .errors import UsageError, option_error, shown
 
 SCHEMA, VERSION = "fairseq_paradec.decoding", 2
 #: Records of these versions are read; fields that version 1 lacks are "not recorded".
@@ -293,7 +293,7 @@ def parse_any(line: bytes, where: str, flag: str = TRACE) -> Record | None:
         return None
     if record.get("version") not in READABLE_VERSIONS:
         given, allowed = record.get("version"), " or ".join(map(str, READABLE_VERSIONS))
-        raise UsageError(f"{where}: got version {given!r}; allowed: version {allowed}")
+        raise UsageError(f"{where}: got version {shown(given)}; allowed: version {allowed}")
     return cast(Record, record)  # readers check the fields that they need
 
 

@@ -126,7 +126,8 @@ def _read_file(file: Path) -> dict[str, Tensor]:
         try:
             return load_file(file)
         except (SafetensorError, *_FORMS) as error:
-            raise option_error(str(file), "no such file", f"{allowed} ({error})") from error
+            given = f"a damaged file ({str(error)[:200]})"
+            raise option_error(str(file), given, allowed) from error
     try:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
