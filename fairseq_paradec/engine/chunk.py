@@ -199,6 +199,8 @@ class ChunkScorer:
             net_input: fairseq's ``net_input``, with ``src_tokens`` B×S and ``src_lengths`` B.
         """
         self._gather_weights()
+        for of_last_batch in ("cache", "encoder_out"):  # never two of them
+            self.__dict__.pop(of_last_batch, None)
         self._start(self._encode(net_input))
 
     def _encode(self, net_input: dict[str, Tensor]) -> dict[str, Any]:

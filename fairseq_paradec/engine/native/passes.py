@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 from collections.abc import Sequence
 from ctypes import addressof
 from typing import Any, NamedTuple
@@ -19,6 +20,10 @@ from .library import Choices, Chunk, Limit, Rules, Store, Writing, library
 from .stack import NativeMap, NativeStack, address_of, check
 
 INITIAL_CAPACITY = 64
+#: Bytes from which memory is mapped page by page.
+_LARGE = 4 << 20
+#: About as many tokens are encoded at once: their states stay in the CPU's cache.
+_ENCODED = 256
 
 
 class NativeWeights(NamedTuple):
@@ -100,8 +105,8 @@ class NativeCache:
         stack = self._stack
         layers, heads, size = stack.num_layers, stack.heads, stack.head_size
         check_memory(8 * layers * batch * heads * capacity * size, batch)
-        shape = layers, batch, heads, capacity, size
-        return _zeros(*shape), _zeros(*shape)
+        keys, values = _zeros(2, layers, batch, heads, capacity, size)
+        return keys, values
 
     def _point(self) -> None:
         """Tell the library where the tensors are."""
@@ -178,8 +183,16 @@ class NativeCache:
 
 
 def _zeros(*shape: int) -> Tensor:
-    """As torch.zeros; but the system blanks large ones page by page, as they are touched."""
+    """As torch.zeros; but the system blanks large ones page by page, as they are touched.
+
+    numpy asks for huge pages from 4 MiB on. Most of a cache's slots stay blank, and a huge page of
+    them would be memory all the same.
+    """
     count, line = math.prod(shape), 16  # floats of the CPU cache's lines
+    if 4 * count >= _LARGE and hasattr(mmap, "MADV_NOHUGEPAGE"):
+        pages = mmap.mmap(-1, 4 * count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+        return torch.frombuffer(pages, dtype=torch.float32).view(shape)
     room = np.zeros(count + line, np.float32)
     first = -(room.ctypes.data // room.itemsize) % line
     return torch.from_numpy(room[first : first + count]).view(shape)
@@ -271,6 +284,10 @@ def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor
         padding: B×S, True at padding.
     """
     batch, length = tokens.shape
+    rows = max(1, _ENCODED // max(1, length))
+    if batch > rows:
+        parts = zip(tokens.split(rows), padding.split(rows), strict=True)
+        return torch.cat([native_encode(stack, *part) for part in parts])
     # A layer's keys and values are not needed after it: all layers use the same.
     check_memory(8 * batch * stack.heads * length * stack.head_size, batch)
     shape = 1, batch, stack.heads, length, stack.head_size

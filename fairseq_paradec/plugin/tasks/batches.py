@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -98,25 +99,32 @@ class EverySentence:
         words = self.source_dictionary  # type: ignore[attr-defined]
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in lines]
         dataset = self.build_dataset_for_inference(tokens, [len(one) for one in tokens])
-        batches = self.get_batch_iterator(
-            dataset,
-            max_tokens=max_tokens,
-            max_sentences=batch_size,
-            max_positions=self._positions(models),
-        )
+        batches: Sequence[Sequence[int]] = [[0]]
+        if len(tokens) > 1:  # fairseq's iterator takes as long as a short sentence of a small model
+            batches = self.get_batch_iterator(
+                dataset,
+                max_tokens=max_tokens,
+                max_sentences=batch_size,
+                max_positions=self._positions(models),
+            ).frozen_batches
         # torch's DataLoader would draw a random number, and the lock that this takes may be held
         # by another thread at a fork: the child would wait for it without end.
-        for numbers in batches.frozen_batches:
+        for numbers in batches:
             batch = dataset.collater([dataset[i] for i in numbers])
             yield utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
 
     def _positions(self, models: Sequence[Any]) -> tuple[int, int]:
         """Return the longest source and target that task and models take."""
-        own = self.max_positions()  # type: ignore[attr-defined]
         longest: tuple[int, int] = utils.resolve_max_positions(
-            own, *(model.max_positions() for model in models)
+            self._own_positions, *(model.max_positions() for model in models)
         )
         return longest
+
+    @cached_property
+    def _own_positions(self) -> tuple[int, int]:
+        """The longest source and target by the task's own flags; omegaconf is slow to read."""
+        own: tuple[int, int] = self.max_positions()  # type: ignore[attr-defined]
+        return own
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], *args: Any) -> Any:
         """As fairseq; only fairseq-interactive calls this."""
