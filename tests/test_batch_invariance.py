@@ -20,6 +20,7 @@ ASSISTANT = str(DEMO / "assistant.pt")
 DRAFTED = [
     {"decoding": "self_draft"},
     {"decoding": "self_draft", "block_size": 2},
+    {"decoding": "self_draft", "drafter_dtype": "int4"},
     {"decoding": "assisted", "block_size": 5, "drafter_path": ASSISTANT},
     {"decoding": "assisted", "draft_tree": 12, "drafter_path": ASSISTANT},
     {"decoding": "hgj", "block_size": 5},
@@ -54,8 +55,8 @@ def test_the_batch_does_not_matter(dtype: str, batch_size: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", DRAFTED, ids=lambda one: "-".join(map(str, one.values()))[:20])
 def test_the_draft_does_not_matter(dtype: str, options: dict[str, Any]) -> None:
-    if options["decoding"] == "self_draft" and dtype == "int8":
-        options = options | {"drafter_dtype": "bf16"}  # its own would be no other
+    if options["decoding"] == "self_draft" and dtype == "int8":  # its own would be no other
+        options = {"drafter_dtype": "bf16"} | options
     for batch_size in (1, 64):
         assert outputs(dtype, batch_size, **options) == greedy(dtype)
 

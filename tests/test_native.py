@@ -53,9 +53,12 @@ def wanted(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, form: str)
     weight, x, bias = weight.double(), x.double(), bias.double()
     if form == "bf16":
         weight = weight.bfloat16().double()
+    if form == "int4":
+        weight = in_4_bits(weight)
     if form == "int8":
         scale = weight.abs().amax(dim=1, keepdim=True) / 127
         weight = (weight / scale).round() * scale
+    if form in ("int8", "int4"):
         scale = x.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
         x = (x / scale).round() * scale
     return x @ weight.T + bias
@@ -82,7 +85,19 @@ def test_heads_draft_as_torchs(first: bool, seen: int, layer: str) -> None:
         assert (other - heads(states, range(1, 4), following)).abs().max() > 1, "it matters"
 
 
-@pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
+def in_4_bits(weight: torch.Tensor) -> torch.Tensor:
+    """Weights as whole numbers from -8 to 7 times an output's step, the best of eight steps."""
+    rounded = torch.empty_like(weight)
+    for row, to in zip(weight, rounded, strict=True):
+        tries = []
+        for cut in range(8):
+            step = row.abs().max() / 7 * (1 - 0.05 * cut)
+            tries.append((row / step).round().clamp(-8, 7) * step)
+        to[:] = min(tries, key=lambda one: float((one - row).pow(2).sum()))
+    return rounded
+
+
+@pytest.mark.parametrize("form", ["fp32", "bf16", "int8", "int4"])
 def test_products_of_any_shape(form: str) -> None:
     """1 to 65 rows; odd widths; a row of zeros."""
     drawn = random.Random(form)
@@ -96,7 +111,7 @@ def test_products_of_any_shape(form: str) -> None:
         found = NativeMap(weight, bias, form)(x)
         want = wanted(weight, bias, x, form)
         # With bf16 instructions inputs are rounded, too; a half rounds to either side in int8.
-        near = {"fp32": 1e-5, "bf16": 8e-3, "int8": 5e-3}[form] * inputs**0.5 * 4
+        near = {"fp32": 1e-5, "bf16": 8e-3, "int8": 5e-3, "int4": 5e-3}[form] * inputs**0.5 * 4
         torch.testing.assert_close(found.double(), want, atol=near, rtol=1e-5)
 
 
@@ -110,6 +125,30 @@ def test_sums_of_bytes_are_exact(inputs: int) -> None:
         weight[::2] *= -1
         found = NativeMap(weight.float(), torch.zeros(35), "int8")(x.float())
         assert torch.equal(found.long(), x @ weight.T)
+
+
+@pytest.mark.parametrize("inputs", [1, 3, 7, 8, 64, 139])
+def test_sums_of_halves_are_exact(inputs: int) -> None:
+    """Weights that 4 bits hold as they are: a step of 1, the least and the largest among them."""
+    torch.manual_seed(inputs)
+    weight, x = torch.randint(-7, 8, (35, inputs)), torch.randint(-127, 128, (13, inputs))
+    weight[:, 0], x[:, -1] = 7, 127
+    found = NativeMap(weight.float(), torch.zeros(35), "int4")(x.float())
+    torch.testing.assert_close(found, (x @ weight.T).float(), rtol=1e-6, atol=1e-4)
+
+
+def test_every_set_has_the_same_sums_of_halves(tmp_path: Path) -> None:
+    """Of two in a byte, and of one in a byte."""
+    torch.manual_seed(4)
+    weight, x = torch.randn(70, 93), torch.randn(19, 93)
+    found = []
+    for one in native.usable():
+        if one[0] != "plain":  # adds up in fp32
+            torch.manual_seed(4)
+            built = native._open(native.build(*one, tmp_path))
+            found.append(product_of(built, "int4", weight, x))
+    for one in found[1:]:
+        assert torch.equal(one, found[0])
 
 
 @torch.inference_mode()
@@ -143,7 +182,7 @@ def test_passes_are_torchs(variant: str) -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("form", ["fp32", "bf16", "int8", "int4"])
 def test_a_token_does_not_depend_on_its_chunk(form: str) -> None:
     """Alone, in a chunk, beside other rows: equal to the last bit."""
     task, model = tiny_task(), model_of("default")

@@ -31,8 +31,9 @@ class Engine:
     """The settings of a scorer's passes.
 
     Attributes:
-        dtype: ``fp32``, ``bf16``, ``fp16`` or ``int8``; None: the model's own. With ``int8`` the
-            weights of linear maps are 8-bit integers, and all else is fp32.
+        dtype: ``fp32``, ``bf16``, ``fp16``, ``int8`` or ``int4``; None: the model's own. With
+            ``int8`` the weights of linear maps are 8-bit integers, with ``int4`` of 4 bits (for
+            native drafts), and all else is fp32.
         kind: ``torch``, ``native``, or ``auto``: native where it knows the model.
     """
 
@@ -75,6 +76,9 @@ class Engine:
         Raises:
             UsageError: int8 on a device that has no kernels for it.
         """
+        if self.dtype == "int4":
+            allowed = "where passes are torch's, fp32, bf16 or int8; native passes take int4, too"
+            raise option_error("--drafter-dtype", "int4", allowed)
         if self.dtype != "int8":
             return best_form(dtype, device, lasting, count)
         if device.type != "cpu":

@@ -27,7 +27,7 @@ static float peak_of_row(const float* row, int count) {
 
 // A number as a form keeps it: rounded to 8 bits of mantissa, or to a whole number of steps.
 static double kept(float value, Form form, float step) {
-    if (form == Form::int8) return step == 0 ? 0 : std::nearbyint((double)(value * step));
+    if (form == Form::int8 || form == Form::int4) return step == 0 ? 0 : std::nearbyint((double)(value * step));
     if (form == Form::fp32) return value;
     uint32_t bits;
     std::memcpy(&bits, &value, 4);
@@ -37,10 +37,11 @@ static double kept(float value, Form form, float step) {
 }
 
 int main() {
+    if (!paradec_allowed()) return 2;  // the kernel must grant tiles before the first
     long products = 0;
     double worst = 0;  // error over its bound
     for (int turn = 0; products < 1000000; ++turn) {
-        const Form form = (Form)(turn % 3);
+        const Form form = (Form)(turn % 4);
         const int outputs = between(1, 100), inputs = between(1, turn % 5 == 0 ? 400 : 70);
         const int rows = between(1, turn % 2 ? 12 : 80), threads = between(1, 2);
         const auto weight = numbers(outputs, inputs), x = numbers(rows, inputs), bias = numbers(outputs, 1);
@@ -52,19 +53,22 @@ int main() {
         const Form of_inputs = form == Form::bf16 && BF16_GROUP == 1 ? Form::fp32 : form;
         for (int o = 0; o < outputs; ++o) {
             const float* w = weight.data() + (size_t)o * inputs;
-            const float peak = peak_of_row(w, inputs), scale = peak > 0 ? peak / 127 : 1;
+            const float peak = peak_of_row(w, inputs);
+            const bool four = form == Form::int4, whole = four || form == Form::int8;
+            const float scale = peak == 0 ? 1 : four ? step_of_4_bits(w, inputs, peak) : peak / 127;
             for (int r = 0; r < rows; ++r) {
                 const float* row = x.data() + (size_t)r * inputs;
                 const float top = peak_of_row(row, inputs), step = top > 0 ? 127 / top : 0;
                 double total = 0, size = 0;
                 for (int i = 0; i < inputs; ++i) {
-                    const double a = form == Form::int8 ? std::nearbyint((double)(w[i] / scale)) : kept(w[i], form, 0);
+                    double a = whole ? std::nearbyint((double)(w[i] / scale)) : kept(w[i], form, 0);
+                    if (four) a = std::clamp(a, -8.0, 7.0);
                     const double term = a * kept(row[i], of_inputs, step);
                     total += term, size += std::fabs(term);
                 }
                 // Whole numbers add up exactly; the others lose a rounding a term.
                 double terms = inputs;
-                if (form == Form::int8) {
+                if (whole) {
                     const double unit = (double)scale * (top / 127);
                     total *= unit, size *= unit, terms = INT8_GROUP > 1 ? 0 : inputs;
                 }

@@ -8,7 +8,8 @@
 // int8's, whose sums are exact, from TILE_FROM rows on.
 //
 // Forms: fp32; bf16 (weights, and with AVX512_BF16 also inputs); int8 (weights scaled by output,
-// inputs by row). Sums are fp32; of int8 on x86 with AVX2 or more int32.
+// inputs by row); int4 (weights of 4 bits, two in a byte with VNNI, inputs of 8 bits: for drafts). Sums
+// are fp32; of int8 and int4 on x86 with AVX2 or more int32.
 #pragma once
 
 #include <omp.h>
@@ -36,7 +37,7 @@ constexpr int PANEL_ALIGN = 64;  // bytes
 // int8: a row whose numbers are all smaller counts as zeros; 127 over them could be infinite.
 constexpr float SMALLEST_PEAK = 1e-35f;
 
-enum class Form : int { fp32 = 0, bf16 = 1, int8 = 2 };
+enum class Form : int { fp32 = 0, bf16 = 1, int8 = 2, int4 = 3 };
 enum class Activation : int { none = 0, relu, gelu, gelu_tanh, tanh, silu, relu_squared };
 
 #if defined(__AVX512BF16__)
@@ -51,6 +52,10 @@ constexpr int INT8_GROUP = 2;
 #else
 constexpr int INT8_GROUP = 1;
 #endif
+// A weight of 4 bits is kept as itself and 8, so that it is never negative, with the weight of the next
+// group of inputs in the upper half of its byte. Without VNNI weights of 4 bits lie as int8's do.
+constexpr bool HALVES = INT8_GROUP == 4;
+constexpr int INT4_MOST = 7, INT4_ZERO = 8;
 
 #if TILES
 constexpr int TILE_FROM = 4;  // rows; fewer are read as fast without
@@ -96,7 +101,7 @@ struct Linear {
     Form form = Form::fp32;
     Memory<char> packed;
     Memory<float> bias;       // panels * PANEL
-    Memory<float> scales;     // int8: of each output
+    Memory<float> scales;     // int8, int4: of each output
     Memory<int32_t> offsets;  // int8 with unsigned inputs: 128 times the sum of an output's weights
 
     int width() const { return panels * PANEL; }
@@ -104,7 +109,7 @@ struct Linear {
 };
 
 inline int group_of(Form form) {
-    return form == Form::bf16 ? BF16_GROUP : form == Form::int8 ? INT8_GROUP : 1;
+    return form == Form::bf16 ? BF16_GROUP : form == Form::fp32 ? 1 : INT8_GROUP;
 }
 
 // Whether a product of so many rows takes tiles.
@@ -116,22 +121,24 @@ inline bool takes_tiles(Form form, int rows) {
 #endif
 }
 
-inline int size_of(Form form) { return form == Form::fp32 ? 4 : form == Form::bf16 ? 2 : 1; }
-
-inline size_t Linear::bytes() const {
-    return (size_t)panels * PANEL * grouped * size_of(form) + (size_t)width() * 4;
+// The bytes of so many packed weights.
+inline size_t bytes_of(Form form, size_t weights) {
+    return form == Form::fp32 ? weights * 4 : form == Form::bf16 ? weights * 2 : form == Form::int4 ? weights / 2 : weights;
 }
+
+inline size_t Linear::bytes() const { return bytes_of(form, (size_t)width() * grouped) + (size_t)width() * 4; }
 
 // A map of this size and form, without its numbers.
 inline Linear shape(int outputs, int inputs, Form form) {
     Linear map;
-    const int group = group_of(form);
+    if (form == Form::int4 && !HALVES) form = Form::int8;
+    const int group = form == Form::int4 ? 2 * INT8_GROUP : group_of(form);
     map.outputs = outputs;
     map.inputs = inputs;
     map.panels = (outputs + PANEL - 1) / PANEL;
     map.grouped = (inputs + group - 1) / group * group;
 #if TILES
-    if (form != Form::fp32) map.grouped = (inputs + TILE_ROWS * group - 1) / (TILE_ROWS * group) * TILE_ROWS * group;
+    if (form == Form::bf16 || form == Form::int8) map.grouped = (inputs + TILE_ROWS * group - 1) / (TILE_ROWS * group) * TILE_ROWS * group;
 #endif
     map.form = form;
     return map;
@@ -140,11 +147,10 @@ inline Linear shape(int outputs, int inputs, Form form) {
 // Call part(memory, bytes) for each part of a packed map, in the order of a file.
 template <class Part>
 inline void each_part(Linear& map, const Part& part) {
-    part(map.packed, (size_t)map.width() * map.grouped * size_of(map.form));
+    part(map.packed, bytes_of(map.form, (size_t)map.width() * map.grouped));
     part(map.bias, (size_t)map.width() * sizeof(float));
-    if (map.form != Form::int8) return;
-    part(map.scales, (size_t)map.width() * sizeof(float));
-    part(map.offsets, (size_t)map.width() * sizeof(int32_t));
+    if (map.form == Form::int8 || map.form == Form::int4) part(map.scales, (size_t)map.width() * sizeof(float));
+    if (map.form == Form::int8) part(map.offsets, (size_t)map.width() * sizeof(int32_t));
 }
 
 inline size_t aligned(size_t bytes) { return (bytes + PANEL_ALIGN - 1) / PANEL_ALIGN * PANEL_ALIGN; }
@@ -175,22 +181,40 @@ inline Linear from_file(char* from, int outputs, int inputs, Form form) {
     return map;
 }
 
+// The step of a row's weights of 4 bits: of some that cut off the largest ones, the one with the least error.
+inline float step_of_4_bits(const float* row, int count, float peak) {
+    float best = peak / INT4_MOST, least = INFINITY;
+    for (int cut = 0; cut < 8; ++cut) {
+        const float step = peak / INT4_MOST * (1 - 0.05f * cut), inverse = 1 / step;
+        vfloat errors{};
+        for (int i = 0; i < count; i += LANES) {
+            float tail[LANES] = {};
+            std::memcpy(tail, row + i, std::min(LANES, count - i) * sizeof(float));
+            const vfloat x = load(tail), most = splat(INT4_MOST), whole = __builtin_convertvector((vint)nearest(x * inverse), vfloat);
+            const vfloat kept = whole > most ? most : whole < -most - 1 ? -most - 1 : whole, error = kept * step - x;
+            errors += error * error;
+        }
+        if (sum(errors) < least) least = sum(errors), best = step;
+    }
+    return best;
+}
+
 // Pack a weight, outputs x inputs (row by row), and a bias (or null).
 inline Linear pack(const float* weight, const float* bias, int outputs, int inputs, Form form) {
     Linear map = shape(outputs, inputs, form);
     const int group = group_of(form);
-    map.packed = allocate<char>((size_t)map.width() * map.grouped * size_of(form));
+    const bool four = form == Form::int4, whole = four || form == Form::int8;
+    const int least = four ? -INT4_MOST - 1 : -127, most = four ? INT4_MOST : 127;
+    map.packed = allocate<char>(bytes_of(map.form, (size_t)map.width() * map.grouped));
     map.bias = allocate<float>(map.width());
     if (bias != nullptr) std::memcpy(map.bias.get(), bias, outputs * sizeof(float));
-    if (form == Form::int8) {
-        map.scales = allocate<float>(map.width());
-        map.offsets = allocate<int32_t>(map.width());
-    }
+    if (whole) map.scales = allocate<float>(map.width());
+    if (map.form == Form::int8) map.offsets = allocate<int32_t>(map.width());
     for (int o = 0; o < outputs; ++o) {
         const float* row = weight + (size_t)o * inputs;
         float peak = 0;
         for (int i = 0; i < inputs; ++i) peak = std::max(peak, std::fabs(row[i]));
-        float scale = peak >= SMALLEST_PEAK ? peak / 127 : 1;
+        float scale = peak >= SMALLEST_PEAK ? (four ? step_of_4_bits(row, inputs, peak) : peak / 127) : 1;
         for (int i = 0; i < inputs; ++i) scale += 0 * row[i];  // NaN, if one weight is
         int32_t total = 0;
         for (int i = 0; i < inputs; ++i) {
@@ -201,15 +225,18 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
             } else if (form == Form::bf16) {
                 ((uint16_t*)map.packed.get())[at] = to_bfloat16(row[i]);
             } else {
-                const int value = scale == scale ? std::clamp((int)std::lrintf(row[i] / scale), -127, 127) : 0;
-                ((int8_t*)map.packed.get())[at] = (int8_t)value;
+                const int value = scale == scale ? std::clamp((int)std::lrintf(row[i] / scale), least, most) : 0;
                 total += value;
+                if (map.form == Form::int4) {
+                    const size_t byte = panel / 2 + (size_t)(i / (2 * group)) * PANEL * group + (o % PANEL) * group + i % group;
+                    map.packed[byte] = (char)((uint8_t)map.packed[byte] | (value + INT4_ZERO) << (i / group % 2 * 4));
+                } else {
+                    ((int8_t*)map.packed.get())[at] = (int8_t)value;
+                }
             }
         }
-        if (form == Form::int8) {
-            map.scales[o] = scale;
-            map.offsets[o] = INT8_GROUP == 4 ? 128 * total : 0;
-        }
+        if (whole) map.scales[o] = scale;
+        if (map.form == Form::int8) map.offsets[o] = INT8_GROUP == 4 ? 128 * total : 0;
     }
     return map;
 }
@@ -225,7 +252,8 @@ struct Inputs {
     std::vector<uint32_t> words;    // of two bfloat16, two int16 or four bytes
     int height = 0;                 // of a tile, in which a row's words lie behind each other; 0: no tiles
     uint32_t* lines = nullptr;      // the first of these, aligned
-    std::vector<float> scales;      // int8: of each row
+    std::vector<float> scales;      // int8, int4: of each row
+    std::vector<int32_t> totals;    // int4: the sum of each row's inputs
 };
 
 // The largest magnitude of a row; NaN if the row has a NaN or an infinity.
@@ -274,10 +302,10 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
     in.height = tiles ? (rows + blocks - 1) / blocks : 0;
     in.first.resize(blocks + 1);
     for (int b = 0; b <= blocks; ++b) in.first[b] = (int)((long)rows * b / blocks);
-    if (map.form == Form::int8) in.scales.resize(rows);
+    if (map.scales) in.scales.resize(rows), in.totals.resize(rows);
     in.values = x;
     in.stride = stride;
-    if (!dots && map.form != Form::int8) return;
+    if (!dots && !map.scales) return;
     if (dots) {
         // Room to align lines of the CPU's cache.
         in.words.resize((size_t)std::max(rows, blocks * in.height) * groups + 16);
@@ -304,7 +332,16 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
             }
             const float peak = peak_of(row, inputs), inverse = peak >= SMALLEST_PEAK ? 127 / peak : 0;
             in.scales[first + r] = peak / 127;
-            if (INT8_GROUP == 4) {  // 128 more, so that none is negative
+            if (map.form == Form::int4) {
+                vint total{};
+                write_words(row, inputs, step, to, [&](vfloat v) {
+                    const vint near = (vint)nearest(v * inverse);
+                    total += near;
+                    return __builtin_convertvector((vuint)near & 255, vubyte);
+                });
+                in.totals[first + r] = 0;
+                for (int i = 0; i < LANES; ++i) in.totals[first + r] += total[i];
+            } else if (INT8_GROUP == 4) {  // 128 more, so that none is negative
                 write_words(row, inputs, step, to, [=](vfloat v) {
                     return __builtin_convertvector((nearest(v * inverse) + 128) & 255, vubyte);
                 });
@@ -394,6 +431,24 @@ inline void add_up_bytes(const int8_t* weight, const uint32_t* x, int groups, Ah
         }
     }
 }
+// As the function above; a byte of the weights has those of two groups, never negative, and inputs have signs.
+template <int ROWS>
+inline void add_up_halves(const uint8_t* weight, const uint32_t* x, int groups, Ahead ahead, vint (&sums)[ROWS][2]) {
+    const __m512i low = _mm512_set1_epi8(15);
+    for (int g = 0; g < groups; g += 2, weight += 4 * PANEL, x += 2 * ROWS) {
+        const __m512i a = _mm512_loadu_si512(weight), b = _mm512_loadu_si512(weight + 2 * PANEL);
+        ahead.fetch();
+        for (int half = 0; half < 2; ++half) {
+            const __m512i left = _mm512_and_si512(half ? _mm512_srli_epi16(a, 4) : a, low);
+            const __m512i right = _mm512_and_si512(half ? _mm512_srli_epi16(b, 4) : b, low);
+            for (int r = 0; r < ROWS; ++r) {
+                const __m512i four = _mm512_set1_epi32((int)x[half * ROWS + r]);
+                sums[r][0] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][0], left, four);
+                sums[r][1] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][1], right, four);
+            }
+        }
+    }
+}
 #elif defined(__AVX2__)
 #if defined(__AVX512BW__)
 typedef __m512i Pairs;  // of int16
@@ -447,12 +502,14 @@ template <int ROWS>
 inline void multiply_block(const Linear& map, int panel, const Inputs& in, int block, const Output& out) {
     const int first = in.first[block];
     vfloat sums[ROWS][2];
-    const char* weight = map.packed.get() + (size_t)panel * PANEL * map.grouped * size_of(map.form);
+    const size_t bytes = bytes_of(map.form, (size_t)PANEL * map.grouped);
+    const char* weight = map.packed.get() + panel * bytes;
     for (auto& row : sums) row[0] = row[1] = vfloat{};
-    const int step = PANEL * group_of(map.form) * size_of(map.form);  // bytes that a step reads
+    // Bytes that a step reads; of halves it reads two groups.
+    const int step = (int)bytes_of(map.form, PANEL * group_of(map.form) * (map.form == Form::int4 ? 2 : 1));
     Ahead ahead{weight + 8192, step};
     if (in.first.size() > 2) {
-        const char* next = weight + (size_t)step * map.grouped / group_of(map.form);
+        const char* next = weight + bytes;
         const long half = (next - weight) / 2;
         ahead = {next + std::min(block, 1) * half, block < 2 ? step / 2 : 0};
     }
@@ -471,9 +528,17 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int b
 #if defined(__AVX2__)
         vint whole[ROWS][2];
         const int groups = map.grouped / INT8_GROUP;
-        const vint* offsets = (const vint*)(map.offsets.get() + panel * PANEL);
-        for (auto& row : whole) row[0] = -offsets[0], row[1] = -offsets[1];
-        add_up_bytes((const int8_t*)weight, in.lines + (size_t)first * groups, groups, ahead, whole);
+#if defined(__AVX512VNNI__)
+        if (map.form == Form::int4) {
+            for (int r = 0; r < ROWS; ++r) whole[r][0] = whole[r][1] = vint{} - INT4_ZERO * in.totals[first + r];
+            add_up_halves((const uint8_t*)weight, in.lines + (size_t)first * groups, groups, ahead, whole);
+        } else
+#endif
+        {
+            const vint* offsets = (const vint*)(map.offsets.get() + panel * PANEL);
+            for (auto& row : whole) row[0] = -offsets[0], row[1] = -offsets[1];
+            add_up_bytes((const int8_t*)weight, in.lines + (size_t)first * groups, groups, ahead, whole);
+        }
         for (int r = 0; r < ROWS; ++r) {
             for (int h = 0; h < 2; ++h) sums[r][h] = __builtin_convertvector(whole[r][h], vfloat);
         }
@@ -491,7 +556,7 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int b
 // A panel's products with all rows, by tiles; they are configured.
 inline void multiply_tiles(const Linear& map, int panel, const Inputs& in, const Output& out) {
     alignas(64) int32_t sums[2 * TILE_ROWS * PANEL];
-    const char* weight = map.packed.get() + (size_t)panel * PANEL * map.grouped * size_of(map.form);
+    const char* weight = map.packed.get() + panel * bytes_of(map.form, (size_t)PANEL * map.grouped);
     const int groups = map.grouped / group_of(map.form), blocks = (int)in.first.size() - 1;
     const size_t bytes = (size_t)groups * 4;
     for (int b = 0; b < blocks; b += 2) {

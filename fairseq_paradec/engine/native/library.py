@@ -231,7 +231,7 @@ class Drafting(ctypes.Structure):
 
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
 STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting)
-VERSION = 6
+VERSION = 7
 
 
 class MapOf(enum.IntEnum):

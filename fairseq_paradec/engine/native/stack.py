@@ -17,10 +17,10 @@ from .library import MapOf, NormOf, NormOfStack, library
 from .shelf import Shelf
 
 #: How weights are kept: csrc's ``Form``.
-FORMS = {"fp32": 0, "bf16": 1, "int8": 2}
+FORMS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
 
 #: The dtype of the weights by form.
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "int4": torch.int8}
 
 #: csrc's ``Activation`` by fairseq's function.
 ACTIVATIONS = {
