@@ -24,6 +24,8 @@ class Row:
         finished: whether the last committed token is ``</s>``.
         watch: is told the passes so far, after each pass if the method is the loop, and at the end;
             an error that it raises ends the batch. None: nobody watches.
+        end: is told the row as soon as it is finished, if the method writes row by row, while
+            others are still written. None: nobody waits for it.
     """
 
     index: int
@@ -36,6 +38,7 @@ class Row:
     passes: list[PassRecord] = field(default_factory=list)
     finished: bool = False
     watch: Callable[[Sequence[PassRecord]], None] | None = None
+    end: Callable[[Row], None] | None = None
 
     @property
     def room(self) -> int:
@@ -47,8 +50,14 @@ class Row:
         return eos in self.prefix[1 : self.limit] and self.prefix[0] != eos
 
     def fresh(self) -> Row:
-        """Return a row of the same sentence without committed tokens, given draft and watch."""
+        """Return a row of the sentence without committed tokens, given draft, watch and end."""
         return Row(self.index, self.source, self.limit, self.prefix)
+
+    def tell_end(self) -> None:
+        """Tell who waits for the row that it is finished, once."""
+        if self.finished and self.end is not None:
+            end, self.end = self.end, None
+            end(self)
 
     def commit(self, tokens: list[int], scores: list[float], eos: int) -> None:
         """Append final tokens, up to the first ``</s>``."""

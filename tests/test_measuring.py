@@ -1,5 +1,6 @@
-"""``paradec modules``, ``workers``, ``start-up``, ``training-speed``: parts add up."""
+"""``paradec modules``, ``workers``, ``clients``, ``start-up``, ``training-speed``: parts add up."""
 
+import asyncio
 import json
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from support.commands import DEMO, ROOT
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.commands import start_up
-from fairseq_paradec.lab.measure import modules
+from fairseq_paradec.lab.measure import clients, modules
 from fairseq_paradec.lab.measure.clock import Clock
 from fairseq_paradec.lab.measure.update_speed import Spec
 
@@ -162,6 +163,66 @@ def test_workers(tmp_path, capsys):
     assert all(0 < row["of them start"] < 2 * row["seconds"] for row in rows)
     assert paradec([*command, str(tmp_path)]) == 2  # what the command itself says
     assert "paradec translate: error: --model" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_clients_of_a_server_are_measured(tmp_path, capsys):
+    out, text = tmp_path / "clients.json", str(DEMO / "raw" / "demo.en")
+    command = ["clients", text, "--model", str(DEMO), "--rounds", "1", "--busy", "--out", str(out)]
+    command += ["--decoding", "greedy", "--clients", "4", "--limit", "24", "--alone", "3"]
+    assert paradec([*command, "--typed", "2"]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["clients"] for row in rows] == [
+        "4 clients",
+        "1 client",
+        "70% load",
+        "typed, prediction",
+    ]
+    assert all(0 < row["lowest"] == row["ratio"] == row["highest"] for row in rows)
+    assert rows[2]["served"] >= rows[2]["that"]
+    assert paradec([*command, "--decoding", "gad", "--model", str(tmp_path)]) == 2
+    assert f"--model: got '{tmp_path}'" in capsys.readouterr().err
+
+
+def test_clients_ask_all_and_notice_other_answers():
+    """With a server that answers by the number of a request, in the order in which they come."""
+    found = asyncio.run(answered(lambda port, asked: clients.in_turn(port, asked, 3), 20))
+    assert [one[0] for one in found.answers] == ["a"] * 20
+    assert 0 < max(found.each) <= found.seconds
+    late = asyncio.run(answered(lambda port, asked: clients.at_random(port, asked, 1000, 1), 20))
+    assert sorted(late.answers) == sorted(found.answers) and min(late.each) > 0
+    typed = asyncio.run(answered(lambda port, asked: clients.typing(port, asked, True), 3))
+    assert typed.answers == ["a 1", "a 2 after a 1", "a 3 after a 2 after a 1"]
+    with pytest.raises(UsageError, match="paradec serve: too many"):
+        asyncio.run(answered(lambda port, asked: clients.in_turn(port, asked, 1), 1, 503))
+
+
+async def answered(how, count, status=200):
+    """What clients get of a server that knows one answer."""
+    number = 0
+
+    async def answer(reader, writer):
+        nonlocal number
+        while head := await reader.readline():
+            while (line := await reader.readline()) != b"\r\n":
+                if line.startswith(b"content-length"):
+                    size = int(line.split()[1])
+            asked = json.loads(await reader.readexactly(size))
+            assert head == b"POST /translate HTTP/1.1\r\n" and asked["q"] == "a b"
+            number += 1
+            after = f" after {asked['prediction']}" if asked.get("prediction") else ""
+            body = json.dumps({"translatedText": f"a {number}{after}", "error": "too many"})
+            said = f"HTTP/1.1 {status} -\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+            writer.write(said.encode())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        return await how(port, [{"q": "a b"}] * count)
+
+
+def test_lines_fill_the_buffers_of_translate():
+    assert [*map(clients.full, (3, 511, 512, 1000, 1024))] == [3, 511, 512, 512, 1024]
 
 
 def test_a_start_takes_the_processors_time_and_not_that_of_its_sleep():

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,11 +26,14 @@ class Held:
         self.begun = threading.Semaphore(0)
 
     def results(
-        self, texts: list[str], watches: Any = None, **options: Any
+        self, texts: list[str], watches: Any = None, ends: Any = None, **options: Any
     ) -> Iterator[Translation]:
         self.batches.append(texts)
         self.begun.release()
         assert self.go.acquire(timeout=60)
+        for text, end in zip(texts, ends or [], strict=False):
+            if text == "early":
+                end(Translation(text.upper(), 0.0, None, 1))
         if "bad" in texts:
             raise RuntimeError("bad")
         if options.get("decoding") == "wrong":
@@ -104,6 +107,33 @@ def test_after_a_batch_the_next_is_waited_for_until_it_is_as_large(scheduler, he
         assert [job.text for job in taken.result(60)] == ["b", "c", "d"]
     scheduler.submit(WAY, ["e"])
     assert [job.text for job in scheduler._next(3, 0.0)] == ["e"]  # but not for long
+
+
+def test_what_leaves_while_more_is_waited_for_ends_no_thread(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)  # the thread is busy, and the test takes its place
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(scheduler._next, 2, 0.2)
+        (left,) = scheduler.submit(WAY, ["b"])
+        left.cancel()
+        scheduler.submit(WAY, [])  # which takes the cancelled one out
+        assert wait([taken], 1).not_done
+        scheduler.submit(WAY, ["c"])
+        assert [job.text for job in taken.result(60)] == ["c"]
+
+
+def test_a_sentence_is_answered_when_it_is_done(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)
+    futures = scheduler.submit(WAY, ["b", "early", "c", "bad"])
+    held.go.release()
+    held.go.release()
+    assert texts(futures[1:2]) == ["EARLY"]
+    for _ in range(4):
+        held.go.release()
+    assert texts([futures[0], futures[2]]) == ["B", "C"]
+    assert isinstance(futures[3].exception(60), RuntimeError)
+    assert held.batches[1:] == [["b", "c", "bad", "early"], ["b"], ["c"], ["bad"]]
 
 
 def test_a_long_text_does_not_hold_up_others(held):

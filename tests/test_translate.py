@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.translator.model_folder import new_folder
+from fairseq_paradec.translator.translator import Translation
 
 #: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
 TEXT = [
@@ -161,6 +163,22 @@ def test_text_is_translated_as_by_interactive(
 
 def test_python_translates_as_interactive(loaded, wanted):
     assert loaded.translate(TEXT, decoding="hgj", max_tokens=30) == wanted
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "self_draft", "multiword_beam"])
+def test_a_line_is_told_when_it_is_done_while_others_are_written(decoding, loaded):
+    """Not by every decoder; nothing depends on that, and the one that is too long is not told."""
+    told: list[tuple[int, Translation]] = []
+    ends = [partial(lambda n, one: told.append((n, one)), number) for number in range(len(TEXT))]
+    found = list(loaded.results(TEXT, ends=ends, decoding=decoding))
+    assert found == list(loaded.results(TEXT, decoding=decoding))
+    assert all(one is found[number] for number, one in told)
+    lines = [number for number, _ in told]
+    if decoding == "multiword_beam":
+        assert lines == []
+    else:
+        assert set(lines) == {n for n, one in enumerate(found) if not one.problem}
+        assert found[lines[0]].passes < found[lines[-1]].passes
 
 
 def test_no_text_is_no_translation(loaded):

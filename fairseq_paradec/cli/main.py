@@ -36,6 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "modules": "where decoders' time goes: encoder, decoder, vocabulary",
         "threads": "what several threads, generators and processes give",
         "workers": "what several processes, or a Ray cluster, give for a corpus",
+        "clients": "what clients of serve get, beside translate and Python",
         "start-up": "what an import, help and a first sentence cost",
         "training-speed": "updates per second of architectures",
     },
@@ -66,7 +67,7 @@ GROUPS: dict[str, dict[str, str]] = {
 #: they begin to work.
 LAB = frozenset(
     "demo lossless benchmark acceptance drafts evaluate passes breakeven modules threads workers "
-    "start-up training-speed trace ddgviz order gallery analyse report results papers "
+    "clients start-up training-speed trace ddgviz order gallery analyse report results papers "
     "images".split()
 )
 

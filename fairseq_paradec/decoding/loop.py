@@ -198,6 +198,8 @@ def draft_and_verify(
         paths = _roll_back(scorer, live, seen, accepted)
         drafter.observe(Verdict(choices, accepted, committed, seen.hidden, paths))
         # 5. Finished rows leave the batch.
+        for row in live:
+            row.tell_end()
         stay = [b for b, row in enumerate(live) if not row.finished]
         if len(stay) < len(live):
             live = [live[b] for b in stay]

@@ -18,7 +18,7 @@ def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[s
 
     Returns:
         A sample with ``net_input`` and, if the batch has them, source lengths, ``id``,
-        ``drafts`` and ``watches``.
+        ``drafts``, ``watches`` and ``ends``.
     """
     index = list(rows)
     src_tokens: Tensor = sample["net_input"]["src_tokens"][index]
@@ -28,7 +28,7 @@ def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[s
         part["net_input"]["src_lengths"] = sample["net_input"]["src_lengths"][index]
     if "id" in sample:
         part["id"] = sample["id"][index]
-    for name in ("drafts", "watches"):
+    for name in ("drafts", "watches", "ends"):
         if name in sample:
             part[name] = [sample[name][row] for row in index]
     return part

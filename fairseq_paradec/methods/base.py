@@ -7,8 +7,9 @@ import math
 import time
 import warnings
 import weakref
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -197,7 +198,9 @@ class Decoder(abc.ABC):
         Args:
             sample: fairseq's batch, with ``net_input``; and with ``drafts``, if there are earlier
                 outputs of its sentences: B lists of tokens, empty ones where there is none. With
-                ``watches``, if somebody watches: B entries as ``Row.watch``.
+                ``watches``, if somebody watches: B entries as ``Row.watch``. With ``ends``, if
+                somebody waits for single rows: B functions, each of which may be told its row's
+                hypothesis while others are still written, or None.
             prefix_tokens: B×P tokens that the outputs begin with, padded at the end.
             constraints: refused.
             bos_token: the decoder's first input, ``</s>`` by default.
@@ -227,6 +230,9 @@ class Decoder(abc.ABC):
             row.given = given
         for row, watch in zip(rows, sample.get("watches", ()), strict=False):
             row.watch = watch
+        for row, end in zip(rows, sample.get("ends", ()), strict=False):
+            if end is not None:
+                row.end = partial(self._tell, end, net_input["src_tokens"].device)
         if any(row.given for row in rows):
             refuse_drafts(self, self.config)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
@@ -246,10 +252,16 @@ class Decoder(abc.ABC):
 
     def _hypotheses(self, rows: Sequence[Row], rules: TokenRules) -> list[list[dict[str, Any]]]:
         """Make the one hypothesis of each finished row."""
-        config = self.config
-        return [
-            [hypothesis(row, rules.device, not config.unnormalized, config.lenpen)] for row in rows
-        ]
+        return [[self._hypothesis(row, rules.device)] for row in rows]
+
+    def _hypothesis(self, row: Row, device: torch.device) -> dict[str, Any]:
+        """Make the hypothesis of a finished row."""
+        return hypothesis(row, device, not self.config.unnormalized, self.config.lenpen)
+
+    def _tell(self, end: Callable[[dict[str, Any]], None], device: torch.device, row: Row) -> None:
+        """Tell the hypothesis of a finished row to who waits for it; see ``Row.end``."""
+        self._refuse_nan([row])
+        end(self._hypothesis(row, device))
 
     def _make_rows(self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None) -> list[Row]:
         """Make the rows of a batch, each with its own length limit."""

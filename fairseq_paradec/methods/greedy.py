@@ -16,8 +16,8 @@ from ..row import Row
 from ..token_rules import TokenRules
 from .base import ParallelDecoder
 
-#: Tokens of a row that the library writes in one call.
-AT_ONCE = 32
+#: Tokens of a row that the library writes in one call, and where somebody waits for single rows.
+AT_ONCE, SOON = 32, 8
 
 
 class GreedyDrafter(Drafter):
@@ -58,12 +58,14 @@ def write_rows(scorer: Any, rows: Sequence[Row], rules: TokenRules) -> None:
     """Write all rows to their end, many tokens a call; see ``draft_and_verify``."""
     live = list(rows)
     while live:
-        counts = [min(row.room, AT_ONCE) for row in live]
+        most = AT_ONCE if all(row.end is None for row in live) else SOON
+        counts = [min(row.room, most) for row in live]
         tokens, scores, _ = write(scorer, scorer.projection, rules, live, counts)
         for row, found, log_probs in zip(live, tokens, scores, strict=True):
             start = len(row.tokens)
             row.passes += [PassRecord(start + i, 0, 0, 1) for i in range(len(found))]
             row.commit(found, log_probs, rules.eos)
+            row.tell_end()
         stay = [b for b, row in enumerate(live) if not row.finished]
         live = [live[b] for b in stay]
         if live:

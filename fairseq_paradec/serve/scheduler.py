@@ -2,8 +2,9 @@
 
 A decoding thread takes the sentence whose turn it is, and with it those of the same model and
 options that are most like it in length. So a lone sentence is decoded alone, at once, and many
-together; ``auto_fast`` has measured what is fastest for a batch of either size. Rows do not enter a
-running batch. Native passes compute a row to the last bit alike in any batch (docs/exactness.md).
+together; ``auto_fast`` has measured what is fastest for a batch of either size. A sentence is
+answered when it is done, while longer ones of its batch are written; others do not enter a running
+batch. Native passes compute a row to the last bit alike in any batch (docs/exactness.md).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -111,6 +113,11 @@ def form(waiting: Sequence[Job], size: int) -> tuple[list[Job], list[Job]]:
     return batch, [job for job in waiting if id(job) not in taken]
 
 
+def answer(job: Job, begin: float, one: Translation) -> None:
+    """Answer a sentence of a batch that began at a time."""
+    job.future.set_result(Done(one, begin, time.perf_counter()))
+
+
 class Full(Exception):
     """Too many sentences wait; ``seconds``: when that may have changed."""
 
@@ -142,7 +149,10 @@ class Scheduler:
     ) -> None:
         self.settings, self.decoded = settings, decoded
         self._waiting: list[Job] = []
-        self._changed = threading.Condition()
+        # One lock; notified for threads that wait for any sentence, and for those that want more.
+        lock = threading.RLock()
+        self._changed, self._enough = threading.Condition(lock), threading.Condition(lock)
+        self._wanted: list[int] = []  # by the threads that wait for more
         self._clock, self._open = 0, True
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # sentences, seconds
         self._cores = settings.cores or max(1, torch.get_num_threads() // settings.threads)
@@ -197,6 +207,8 @@ class Scheduler:
             ]
             self._waiting += jobs
             self._changed.notify_all()
+            if self._wanted and len(self._waiting) >= min(self._wanted):
+                self._enough.notify_all()
         return [job.future for job in jobs]
 
     def close(self, seconds: float) -> None:
@@ -204,6 +216,7 @@ class Scheduler:
         with self._changed:
             self._open = False
             self._changed.notify_all()
+            self._enough.notify_all()
         end = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -238,10 +251,14 @@ class Scheduler:
             while True:
                 self._changed.wait_for(lambda: self._waiting or not self._open)
                 if len(self._waiting) < count:
-                    self._changed.wait_for(
+                    self._wanted.append(count)
+                    self._enough.wait_for(
                         lambda: len(self._waiting) >= count or not self._open, seconds
                     )
-                if not self._waiting:
+                    self._wanted.remove(count)
+                if not self._waiting:  # others took them, or their clients left
+                    if self._open:
+                        continue
                     return []
                 chosen, self._waiting = form(self._waiting, self.settings.batch_size)
                 self._clock = max(self._clock, chosen[0].turn)
@@ -253,27 +270,31 @@ class Scheduler:
         """Decode a batch; if that fails, its sentences one by one: the others are not to suffer."""
         begin = time.perf_counter()
         try:
-            found = self._translate(translator, batch)
+            found = self._translate(translator, batch, begin)
         except Left as error:
             batch[0].future.set_exception(error)
             return
         except Exception as error:
+            left = [job for job in batch if not job.future.done()]
             if len(batch) == 1 or isinstance(error, UsageError):  # of options, which all share
-                for job in batch:
+                for job in left:
                     job.future.set_exception(error)
                 return
             logger.error("a batch of %d fails (%s)", len(batch), type(error).__name__)
-            for job in batch:
+            for job in left:
                 self._decode(translator, [job])
             return
         end = time.perf_counter()
         self._recent.append((len(batch), end - begin))
         self.decoded(batch[0].way, found, end - begin)
         for job, one in zip(batch, found, strict=True):
-            job.future.set_result(Done(one, begin, end))
+            if not job.future.done():
+                job.future.set_result(Done(one, begin, end))
 
-    def _translate(self, translator: Translator, batch: Sequence[Job]) -> list[Translation]:
-        """Translate a batch."""
+    def _translate(
+        self, translator: Translator, batch: Sequence[Job], begin: float
+    ) -> list[Translation]:
+        """Translate a batch that began at a time; answer what is done before the others are."""
         way, size = batch[0].way, len(batch)
         more: dict[str, Any] = {} if way.decoding is None else {"decoding": way.decoding}
         if way.beam > 1:
@@ -289,6 +310,7 @@ class Scheduler:
                 drafts=[job.draft for job in batch] if way.drafted else None,
                 others=way.others,
                 watches=[job.watch for job in batch] if way.traced else None,
+                ends=[partial(answer, job, begin) for job in batch] if size > 1 else None,
                 **more,
             )
         )

@@ -71,6 +71,7 @@ class Sentence(NamedTuple):
         before: the space before it.
         after: the space behind it.
         number: of its first translation.
+        has_words: whether it is translated: there is more than things and signs.
     """
 
     plain: str
@@ -79,11 +80,7 @@ class Sentence(NamedTuple):
     before: str
     after: str
     number: int
-
-    @property
-    def has_words(self) -> bool:
-        """Whether it is translated: there is more than things and signs."""
-        return has_words(without_things(self)[0])
+    has_words: bool
 
     @property
     def things(self) -> list[Mark]:
@@ -152,10 +149,11 @@ class Document:
         end = max([len(text.rstrip()), *(mark.end for mark in things)])
         marks = [mark._replace(at=min(max(mark.at, begin), end) - begin) for mark in marks]
         raw, number = "".join(atom.raw for atom in atoms), len(self.sentences)
-        one = Sentence(text[begin:end], marks, raw, text[:begin], text[end:], number)
+        one = Sentence(text[begin:end], marks, raw, text[:begin], text[end:], number, True)
+        bare = without_things(one)[0] if things else one.plain
+        one = one._replace(has_words=has_words(bare))
         self.pieces.append(one)
-        bare, _ = without_things(one)
-        if has_words(bare):
+        if one.has_words:
             self.sentences += [one.plain, bare] if things else [one.plain]
 
     def drafts(self, earlier: str) -> list[str]:

@@ -6,7 +6,7 @@ import copy
 import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +65,8 @@ class Translation(NamedTuple):
 
 #: Is told the passes of a sentence, each as it is done, as a trace has them.
 Watch = Callable[[Pass], None]
+#: Is told what became of a sentence.
+End = Callable[[Translation], None]
 
 
 class Translator:
@@ -148,6 +150,7 @@ class Translator:
         drafts: Iterable[str] | None = None,
         others: int = 0,
         watches: Sequence[Watch | None] | None = None,
+        ends: Sequence[End] | None = None,
         **options: Any,
     ) -> Iterator[Translation]:
         """Yield what becomes of the lines, in their order, each as soon as those before are there.
@@ -162,6 +165,8 @@ class Translator:
             others: so many of the next best outputs of a beam search are returned, too.
             watches: for each line who is told its passes; the decoder then keeps what a trace
                 needs, which takes time. None: nobody is.
+            ends: for each line who is told what became of it, if that is known before the other
+                lines of its batch are; not every decoder tells. None: nobody is.
             options: the plugin's and fairseq's flags of generation, by their names. ``decoding``
                 is ``auto_fast`` unless given, or the method of a model that has one of its own.
 
@@ -188,8 +193,9 @@ class Translator:
                     raise option_error("translate()", line, "a list of sentences")
             given = None if earlier is None else self._drafts(earlier, len(window), first)
             told = None if watches is None else watches[first : first + len(window)]
+            wait = None if ends is None else ends[first : first + len(window)]
             yield from self._window(
-                generator, window, first, batch_size, max_tokens, given, others, told
+                generator, window, first, batch_size, max_tokens, given, others, told, wait
             )
             first += len(window)
         if earlier is not None and next(earlier, None) is not None:
@@ -261,6 +267,7 @@ class Translator:
         drafts: Sequence[list[int]] | None,
         others: int,
         watches: Sequence[Watch | None] | None,
+        ends: Sequence[End] | None,
     ) -> Iterator[Translation]:
         """Translate some lines by batches of like length; ``first``: the first one's number."""
         empty = Translation("", None, "is empty")
@@ -277,11 +284,19 @@ class Translator:
                 batch["drafts"] = given = [drafts[place] for place in places]
             if watches is not None:
                 batch["watches"] = [self._telling(watches[place]) for place in places]
+            early: dict[int, Translation] = {}
+            if ends is not None and others == 0:
+                batch["ends"] = [
+                    partial(self._end, early, place, len(draft), ends[place])
+                    for place, draft in zip(places, given, strict=True)
+                ]
             hypos = self.task.inference_step(generator, self.models, batch)
             rows = zip(places, hypos, given, strict=True)
+            found |= early
             found |= {
                 place: self._decode(row[0], len(draft), row[1 : 1 + others])
                 for place, row, draft in rows
+                if place not in early
             }
             while done in found:
                 yield found[done]
@@ -313,6 +328,18 @@ class Translator:
             told = len(passes)
 
         return tell
+
+    def _end(
+        self,
+        early: dict[int, Translation],
+        place: int,
+        drafted: int,
+        end: End,
+        hypo: dict[str, Any],
+    ) -> None:
+        """Tell what became of the line at a place, and keep it; see ``results`` and ``_decode``."""
+        early[place] = self._decode(hypo, drafted)
+        end(early[place])
 
     def _plain(self, hypo: dict[str, Any]) -> str:
         """Return a hypothesis as plain text."""

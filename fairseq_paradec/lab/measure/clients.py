@@ -1,0 +1,448 @@
+"""``paradec clients``: what clients of ``paradec serve`` get, beside what needs no server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+import torch
+
+from ...errors import UsageError, option_error
+from ...translator.translator import BATCH_SIZE, BUFFER_SIZE, Translator
+from ..settings import Made
+from . import documents, machine, rounds
+from .drafts import typed
+
+#: The share of what many clients get at which requests come at random.
+LOAD = 0.7
+
+
+@dataclass(frozen=True)
+class Settings(Made):
+    """Of ``paradec clients``.
+
+    Attributes:
+        file: plain text, a sentence a line.
+        model: a model folder.
+        decoding: of all but greedy search; None: as ``paradec translate``.
+        clients: that ask at once.
+        limit: sentences of a measurement of many clients.
+        alone: sentences of one client.
+        typed: lines that are typed.
+        threads: of each process.
+        rounds: so many, in which the measurements alternate.
+        busy: also while others use the machine.
+    """
+
+    file: Path
+    model: Path
+    decoding: str | None
+    clients: int
+    limit: int
+    alone: int
+    typed: int
+    threads: int
+    rounds: int
+    busy: bool
+
+
+class Found(NamedTuple):
+    """What some requests have given.
+
+    Attributes:
+        seconds: from the first one to the last answer.
+        answers: in the order of the texts.
+        each: seconds of each request; empty: they were not timed one by one.
+    """
+
+    seconds: float
+    answers: list[str]
+    each: list[float]
+
+
+class Measured(NamedTuple):
+    """A measurement of one round.
+
+    Attributes:
+        served: by the server.
+        beside: what stands beside it.
+        ratio: of the two, as its target has it.
+    """
+
+    served: float
+    beside: float
+    ratio: float
+
+
+# ---- clients -------------------------------------------------------------------------------------
+
+
+class Connection:
+    """A connection to the server, for one request after another.
+
+    Args:
+        streams: of asyncio.
+    """
+
+    def __init__(self, *streams: Any) -> None:
+        self.reader, self.writer = streams
+
+    async def ask(self, **asked: Any) -> str:
+        """Return the translation of ``q``, a text.
+
+        Raises:
+            UsageError: the server refuses.
+        """
+        body = json.dumps(asked).encode()
+        head = "POST /translate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        self.writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        length = answer.partition(b"content-length: ")[2].partition(b"\r")[0]
+        told = json.loads(await self.reader.readexactly(int(length)))
+        if not answer.startswith(b"http/1.1 200 "):
+            raise UsageError(f"paradec serve: {told['error']}")
+        text: str = told["translatedText"]
+        return text
+
+
+async def connect(port: int) -> Connection:
+    """Open a connection."""
+    return Connection(*await asyncio.open_connection("127.0.0.1", port))
+
+
+async def in_turn(port: int, asked: Sequence[dict[str, str]], clients: int) -> Found:
+    """Ask by so many clients at once; each asks again when it has its answer."""
+    answers, each, numbers = [""] * len(asked), [0.0] * len(asked), iter(range(len(asked)))
+    connections = [await connect(port) for _ in range(clients)]
+
+    async def client(one: Connection) -> None:
+        for number in numbers:
+            begin = time.perf_counter()
+            answers[number] = await one.ask(**asked[number])
+            each[number] = time.perf_counter() - begin
+        one.writer.close()
+
+    begin = time.perf_counter()
+    await asyncio.gather(*map(client, connections))
+    return Found(time.perf_counter() - begin, answers, each)
+
+
+async def at_random(port: int, asked: Sequence[dict[str, str]], rate: float, seed: int) -> Found:
+    """Ask so many times a second, at random, whether those before have their answers or not.
+
+    A request's seconds count from the time at which it was to be sent.
+    """
+    answers, each, draws = [""] * len(asked), [0.0] * len(asked), random.Random(seed)
+    free = [await connect(port) for _ in range(8)]
+
+    async def client(number: int, due: float) -> None:
+        await asyncio.sleep(due - time.perf_counter())
+        one = free.pop() if free else await connect(port)
+        answers[number] = await one.ask(**asked[number])
+        each[number] = time.perf_counter() - due
+        free.append(one)
+
+    begin = due = time.perf_counter()
+    tasks = []
+    for number in range(len(asked)):
+        due += draws.expovariate(rate)
+        tasks.append(client(number, due))
+    await asyncio.gather(*tasks)
+    for one in free:
+        one.writer.close()
+    return Found(time.perf_counter() - begin, answers, each)
+
+
+async def typing(port: int, asked: Sequence[dict[str, str]], drafted: bool) -> Found:
+    """Ask for texts one after another; the prediction of each is the last answer, if wanted."""
+    one, answers = await connect(port), [""]
+    begin = time.perf_counter()
+    for body in asked:
+        more = {"prediction": answers[-1]} if drafted and " " in body["q"] else {}
+        answers.append(await one.ask(**body, **more))
+    seconds = time.perf_counter() - begin
+    one.writer.close()
+    return Found(seconds, answers[1:], [])
+
+
+# ---- what stands beside them ---------------------------------------------------------------------
+
+
+def called(translator: Translator, lines: Sequence[str], options: dict[str, str]) -> Found:
+    """Translate lines one after another in this process."""
+    answers, each = [], []
+    for line in lines:
+        begin = time.perf_counter()
+        answers += translator.translate([line], **options)
+        each.append(time.perf_counter() - begin)
+    return Found(sum(each), answers, each)
+
+
+def piped(process: subprocess.Popen[str], lines: Sequence[str]) -> Found:
+    """Send lines to ``paradec translate``, and wait for their translations.
+
+    Raises:
+        UsageError: it ends.
+    """
+    assert process.stdin is not None and process.stdout is not None
+    begin = time.perf_counter()
+    with contextlib.suppress(BrokenPipeError):  # it says why
+        process.stdin.write("".join(f"{line}\n" for line in lines))
+        process.stdin.flush()
+    answers = [one.rstrip("\n") for one in itertools.islice(process.stdout, len(lines))]
+    if len(answers) < len(lines):
+        raise UsageError("paradec translate ends, for the reason above")
+    return Found(time.perf_counter() - begin, answers, [])
+
+
+@contextlib.contextmanager
+def started(words: Sequence[str], **pipes: int) -> Iterator[subprocess.Popen[str]]:
+    """Run a command of this package, which prints each line at once; end it at the end."""
+    env = os.environ | {"PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "fairseq_paradec", *words]
+    with subprocess.Popen(command, env=env, encoding="utf-8", **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def port_of(server: subprocess.Popen[str]) -> int:
+    """Wait until a server serves, and return its port; what it says later is read and not kept.
+
+    Raises:
+        UsageError: it ends.
+    """
+    assert server.stderr is not None
+    said = ""
+    for said in server.stderr:
+        if found := re.search(r"serving at http://127.0.0.1:(\d+)/", said):
+            threading.Thread(target=server.stderr.read, daemon=True).start()
+            return int(found[1])
+    raise UsageError(said.strip() or "paradec serve ends")
+
+
+def processor_seconds(process: subprocess.Popen[str]) -> float:
+    """Return what a process has computed since it started; 0: this system does not say."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+# ---- the measurements ----------------------------------------------------------------------------
+
+
+class Bench:
+    """A server, a ``paradec translate`` and a model in this process; all answers must be alike.
+
+    Args:
+        args: the settings.
+        lines: the text.
+        options: how all of them decode.
+        server: ``paradec serve``, with a pipe of what it says.
+        translate: ``paradec translate``, with pipes.
+    """
+
+    def __init__(
+        self,
+        args: Settings,
+        lines: Sequence[str],
+        options: dict[str, str],
+        server: subprocess.Popen[str],
+        translate: subprocess.Popen[str],
+    ) -> None:
+        self.args, self.options, self.server, self.translate = args, options, server, translate
+        self.lines = [*itertools.islice(itertools.cycle(lines), full(args.limit))]
+        self.alone, self.typed = self.lines[: args.alone], typed(lines[: args.typed]).texts
+        self.translator = Translator(args.model)
+        folder = self.translator.folder
+        self.pair = {"source": folder.source, "target": folder.target}
+        self.computed: dict[str, list[float]] = {"translate": [], "serve": []}
+        self.wanted: dict[str, str] = {}
+        self.others: list[float | None] = []
+        self.turn = 0
+        # What auto_fast measures here and by batches the server reads, and does not measure anew.
+        self.same(self.alone, called(self.translator, self.alone, options))
+        self.beside_many()
+        self.port, self.rate = port_of(server), 1.0
+        for measure in 2 * [self.many, self.one, self.typing, self.load]:
+            measure()
+        for times in self.computed.values():
+            times.clear()
+
+    def undisturbed(self, measure: Callable[[], Measured]) -> Measured:
+        """Measure on an idle machine, and note how many cores others use meanwhile."""
+        if not self.args.busy:
+            machine.wait_until_idle()
+        others, begin, before = machine.Others(), time.perf_counter(), self.seconds()
+        found, used = measure(), others.cores()
+        if used is not None:  # the server and paradec translate are no others
+            own = (self.seconds() - before) / (time.perf_counter() - begin)
+            used = round(max(0.0, used - own), 3)
+        self.others.append(used)
+        return found
+
+    def seconds(self) -> float:
+        """Return what the server and ``paradec translate`` have computed."""
+        return processor_seconds(self.server) + processor_seconds(self.translate)
+
+    def same(self, texts: Sequence[str], found: Found) -> Found:
+        """Return what was found.
+
+        Raises:
+            UsageError: an answer is another than before.
+        """
+        for text, answer in zip(texts, found.answers, strict=True):
+            if self.wanted.setdefault(text, answer) != answer:
+                raise UsageError(f"{text!r}: got {answer!r}, and {self.wanted[text]!r} before")
+        return found
+
+    def ask(
+        self,
+        how: Callable[..., Coroutine[Any, Any, Found]],
+        texts: Sequence[str],
+        *more: Any,
+        **asked: str,
+    ) -> Found:
+        """Ask the server for texts, each by itself."""
+        bodies = [{"q": text, **self.pair, **asked} for text in texts]
+        return self.same(texts, asyncio.run(how(self.port, bodies, *more)))
+
+    def counting(self, name: str, work: Callable[[], Found]) -> Found:
+        """Note how many milliseconds a process computes for each of all lines."""
+        process = self.server if name == "serve" else self.translate
+        before = processor_seconds(process)
+        found = work()
+        each = (processor_seconds(process) - before) / len(self.lines)
+        self.computed[name].append(1000 * each)
+        return found
+
+    def beside_many(self) -> float:
+        """Sentences a second of ``paradec translate``."""
+        work = partial(piped, self.translate, self.lines)
+        found = self.same(self.lines, self.counting("translate", work))
+        return len(self.lines) / found.seconds
+
+    def many(self) -> Measured:
+        """Sentences a second of many clients."""
+        work = partial(self.ask, in_turn, self.lines, self.args.clients)
+        self.rate = len(self.lines) / self.counting("serve", work).seconds
+        beside = self.beside_many()
+        return Measured(self.rate, beside, self.rate / beside)
+
+    def one(self) -> Measured:
+        """Milliseconds a sentence of one client, the median."""
+        served = 1000 * median(self.ask(in_turn, self.alone, 1).each)
+        found = self.same(self.alone, called(self.translator, self.alone, self.options))
+        beside = 1000 * median(found.each)
+        return Measured(served, beside, served / beside)
+
+    def load(self) -> Measured:
+        """Milliseconds of requests that come at random: the 99th percentile beside the median."""
+        self.turn += 1
+        found = self.ask(at_random, self.lines, LOAD * self.rate, self.turn)
+        percentiles = quantiles(found.each, n=100)
+        late, middle = 1000 * percentiles[98], 1000 * percentiles[49]
+        return Measured(late, middle, late / middle)
+
+    def typing(self) -> Measured:
+        """Milliseconds a text where it is typed, beside greedy search, which drafts nothing."""
+        count = len(self.typed)
+        served = 1000 * self.ask(typing, self.typed, True).seconds / count
+        beside = 1000 * self.ask(typing, self.typed, False, decoding="greedy").seconds / count
+        return Measured(served, beside, beside / served)
+
+
+def full(limit: int) -> int:
+    """Return the number of lines that fill the buffers of ``paradec translate``, at most so many.
+
+    It answers when one is full.
+    """
+    return limit if limit < BUFFER_SIZE else limit // BUFFER_SIZE * BUFFER_SIZE
+
+
+def clients(args: Settings) -> int:
+    """Measure, and write the table.
+
+    Raises:
+        UsageError: FILE is no text, a process ends, or answers are not alike.
+    """
+    torch.set_num_threads(args.threads)
+    try:
+        text = args.file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise option_error("FILE", str(args.file), f"text in UTF-8 ({error})") from error
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise option_error("FILE", str(args.file), "a file with text")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        profile = str(Path(folder) / "speeds.json")
+        options = {"decoding": args.decoding} if args.decoding else {"speed_profile": profile}
+        same = ["--model", str(args.model)]
+        for name, value in options.items():
+            same += [f"--{name.replace('_', '-')}", value]
+        buffer = str(min(full(args.limit), BUFFER_SIZE))
+        pipe, threads = subprocess.PIPE, str(args.threads)
+        serve = ["serve", *same, "--port", "0", "--cores", threads]
+        translate = ["translate", *same, "--threads", threads, "--buffer-size", buffer]
+        bench = Bench(
+            args,
+            lines,
+            options,
+            stack.enter_context(started(serve, stderr=pipe)),
+            stack.enter_context(started(translate, stdin=pipe, stdout=pipe)),
+        )
+        measures = [bench.many, bench.one, bench.load, bench.typing]
+        found = [[bench.undisturbed(one) for one in measures] for _ in range(args.rounds)]
+    computed = {name: median(times) for name, times in bench.computed.items()}
+    about = (
+        (f"{args.clients} clients", "sentences/s", f"translate, batch {BATCH_SIZE}", "≥ 0.85"),
+        ("1 client", "ms, median", "a call in Python", "≤ 1.15"),
+        (f"{LOAD:.0%} load", "ms, p99", "p50", "≤ 4"),
+        ("typed, prediction", "ms a text", "greedy, without", "≥ 2.2"),
+    )
+    rows = []
+    for one, own in zip(about, zip(*found, strict=True), strict=True):
+        rows.append(
+            {
+                "clients": one[0],
+                "unit": one[1],
+                "served": round(median(each.served for each in own), 2),
+                "beside it": one[2],
+                "that": round(median(each.beside for each in own), 2),
+                "ratio": round(median(each.ratio for each in own), 2),
+                "lowest": round(min(each.ratio for each in own), 2),
+                "highest": round(max(each.ratio for each in own), 2),
+                "target": one[3],
+            }
+        )
+    notes = [
+        f"{args.model.name}, fp32; {len(bench.lines)} lines of {args.file.name}, a request each; "
+        f"{len(bench.alone)} for one client, {len(bench.typed)} texts typed of {args.typed}. "
+        "Every answer was that of `paradec translate`.",
+        f"Server and clients on this machine, {args.threads} thread(s) each; medians of "
+        f"{args.rounds} rounds; {rounds.others_used(bench.others, args.busy)}.",
+        f"Processor, a sentence: {computed['serve']:.2f} ms of the server with {args.clients} "
+        f"clients, {computed['translate']:.2f} ms of `paradec translate`.",
+        f"Load: requests come at random at {LOAD:g} of the round's rate of {args.clients} clients; "
+        "their milliseconds count from the time at which they were to be sent.",
+    ]
+    documents.save_made(args, "clients", notes, rows)
+    return 0
