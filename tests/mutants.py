@@ -765,7 +765,6 @@ MUTANTS = [
     m("beams", NATIVE_DRAFTS, "e < B && one.finished < B", "e < B", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "needed[node] |= needed[tree.parents[node]]", "", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "n >= 0 && !needed[n]", "false", *DRAFTED),
-    m("beams", NATIVE_DRAFTS, "if (m == VERIFIER) tree.known", "tree.known", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "if (tokens[node] == token) return node;", "", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "level <= how.depth", "level <= 1", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "(n == node || own[n] < 0)", "n == node", *DRAFTED),

@@ -115,6 +115,32 @@ def test_n_best_lists_are_fairseqs(first: int) -> None:
     assert sum(check(seed) for seed in range(first, first + 20)) <= 1
 
 
+@pytest.mark.parametrize("form", ["fp32", "bf16", "int8"])
+def test_drafts_change_no_bit(form: str) -> None:
+    """Hypotheses, order and scores are those of the plain search in the same dtype."""
+    limits, task = Limits(max_len_b=20), tiny_task()
+    drafted: dict[str, Any] = {"decoding": "self_draft", "block_size": 4}
+    if form == "int8":  # else the drafter would be the model
+        drafted["drafter_dtype"] = "bf16"
+    for seed in range(3):
+        model = tiny_model(task, dtype=torch.float32, seed=seed, max_target_positions=30)
+        model._is_generation_fast = True
+        sample, found = batch(task, [9, 4, 6, 2], seed=seed), []
+        for more in ({"decoding": "multiword_beam"}, drafted):
+            flags = {"beam": 4, "nbest": 4, "engine": "native", "engine_dtype": form} | more
+            search = task.build_generator(
+                [model], argparse.Namespace(**limits.flags(), **flags)
+            ).generate([model], sample)
+            found.append(
+                [
+                    (one["tokens"].tolist(), float(one["score"]), one["positional_scores"].tolist())
+                    for each in search
+                    for one in each
+                ]
+            )
+        assert found[0] == found[1]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("exact_softmax")
 @pytest.mark.parametrize("first", range(1000, 2000, 100))
