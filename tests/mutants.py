@@ -768,7 +768,6 @@ MUTANTS = [
     m("beams", NATIVE_DRAFTS, "if (tokens[node] == token) return node;", "", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "level <= how.depth", "level <= 1", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "(n == node || own[n] < 0)", "n == node", *DRAFTED),
-    m("beams", NATIVE_DRAFTS, "word == rules.end ? tree", "false ? tree", *DRAFTED),
     m("beams", AUDIT, "(among, goes_on, edge)", "(among,)", *DRAFTED),
     m("beams", AUDIT, "gaps += [a - b for a, b in pairwise(scores)]", "", *DRAFTED),
     m("audit", AUDIT, "self.identical += 1", "self.identical += 0", "test_reports.py"),

@@ -53,15 +53,15 @@ def extended(best: Best, scores: torch.Tensor, beam: int, pairs: bool) -> list[l
     ]
 
 
-@pytest.mark.parametrize("end", [-1.0, 1.5, 8.0])
-def test_a_step_of_pairs_is_that_of_tensors(end: float) -> None:
-    """Random scores, also where most pairs end, and the beam needs the last of 3W."""
+@pytest.mark.parametrize("ends", [(-1.0, -1.0), (1.5, 1.5), (8.0, 8.0), (8.0, -1.0)])
+def test_a_step_of_pairs_is_that_of_tensors(ends: tuple[float, float]) -> None:
+    """Random scores, also where most pairs or left words end, and the beam needs 3W."""
     task, model = reordered("double_token")
     for seed, beam in enumerate((1, 2, 3, 5)):
         lots = torch.Generator().manual_seed(seed)
         width = beam if seed % 2 else 1
         tables = torch.randn(1, width, 2, 9, generator=lots)
-        tables[..., 2] += end
+        tables[..., 2] += torch.tensor(ends)
         tables[..., [1, 4]] = -torch.inf
         tables = tables.log_softmax(dim=-1)
         scores = torch.randn(1, width, generator=lots)
