@@ -83,6 +83,7 @@ class DecodingConfig:
         "the best one's (3.0 is faster)",
         least=0.0,
         unit="natural log",
+        endless=True,
     )
     accept_distance: int | None = _option(
         None,
@@ -215,7 +216,7 @@ class DecodingConfig:
     min_len: int = _option(1, "tokens of an output, at least", SEARCH)
     unnormalized: bool = _option(False, "rank by scores that no length divides", SEARCH)
     lenpen: float = _option(1.0, "exponent of the length in a beam's scores", SEARCH)
-    unkpen: float = _option(0.0, "subtracted from the score of <unk>", SEARCH)
+    unkpen: float = _option(0.0, "subtracted from the score of <unk>", SEARCH, endless=True)
     temperature: float = _option(1.0, "divisor of the logits", SEARCH, above=0.0)
     sampling: bool = _option(False, "draw outputs instead of searching", SEARCH)
     sampling_topk: int = _option(-1, "draw from this many tokens", SEARCH)
@@ -263,6 +264,7 @@ class Option:
         most: the largest allowed number.
         above: allowed numbers are greater than this.
         unit: the unit of a number.
+        endless: whether infinity is allowed, too.
         absent: the meaning of a default of None, in words.
     """
 
@@ -276,6 +278,7 @@ class Option:
     most: float | None = None
     above: float | None = None
     unit: str = ""
+    endless: bool = False
     absent: str = ""
 
     @property
@@ -306,9 +309,12 @@ class Option:
             right = value in self.choices
         elif self.kind in (int, float):
             kinds = (int,) if self.kind is int else (int, float)
-            right = type(value) in kinds and not math.isnan(value)
-            if right and abs(value) > LARGEST and not math.isinf(value):
-                raise option_error(flag(self.name), value, f"{LARGEST} at most")
+            right = type(value) in kinds
+            if right and not (self.endless and value == math.inf):
+                if type(value) is float and not math.isfinite(value):
+                    raise option_error(flag(self.name), value, f"{self.allowed}, and finite")
+                if abs(value) > LARGEST:
+                    raise option_error(flag(self.name), value, f"{LARGEST} at most")
             right = right and (self.least is None or value >= self.least)
             right = right and (self.most is None or value <= self.most)
             right = right and (self.above is None or value > self.above)
@@ -353,8 +359,6 @@ def check_values(given: Mapping[str, Any]) -> None:
     """
     for name, value in given.items():
         ALL[name].check(value)
-    if math.isinf(given.get("max_len_a") or 0):
-        raise option_error("--max-len-a", given["max_len_a"], "a finite number")
     if given.get("engine") == "native" and given.get("engine_dtype") == "fp16":
         raise option_error("--engine-dtype", "fp16", "fp32, bf16 or int8 with --engine native")
     for name, plain in (("lenpen", 1.0), ("length_formula", "fairseq")):

@@ -237,6 +237,35 @@ def test_a_cluster_without_machines_is_given_up_and_finished_parts_are_kept(tmp_
 
 
 @pytest.mark.slow
+def test_a_head_that_is_restarted_costs_no_line(tmp_path):
+    """It and its workers are killed, and come again at the same address; so does the command."""
+    small = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 10**8}
+    nodes = pytest.importorskip("ray.cluster_utils").Cluster(True, head_node_args=small)
+    text, out, single = tmp_path / "text", tmp_path / "out", tmp_path / "single"
+    text.write_text("\n".join(TEXT * 50))
+    address = nodes.address
+    words = command(out, text, "--cluster", address, "--give-up", 20, size=200)
+    run = [sys.executable, "-m", "fairseq_paradec", *words]
+    try:
+        second = nodes.add_node(**small)
+        driver = subprocess.Popen(run, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: len([*out.glob("parts/0*.jsonl")]) >= 2, driver)
+        for node in (nodes.head_node, second):
+            nodes.remove_node(node, allow_graceful=False)
+        port = int(address.rpartition(":")[2])
+        nodes.add_node(**small, gcs_server_port=port)  # without a head the next one is it
+        nodes.add_node(**small)
+        assert nodes.address == address
+        _, said = driver.communicate(timeout=300)
+        assert driver.returncode != 0 and 2 <= len(before := made(out)) < 25, said
+        assert paradec(words) == 0
+    finally:
+        nodes.shutdown()
+    assert paradec(command(single, text, size=200)) == 0
+    assert made(out) == made(single) and before.items() <= made(out).items()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["ray", "processes"])
 def test_killed_workers_a_node_and_the_driver_change_nothing(on, tmp_path, request):
     text, out, single = tmp_path / "text", tmp_path / "out", tmp_path / "single"

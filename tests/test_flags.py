@@ -1,6 +1,7 @@
 """A flag that is given is honoured or refused: every flag of every way in, by tables."""
 
 import argparse
+import functools
 import json
 import logging
 import re
@@ -68,6 +69,12 @@ def _nothing_is_left() -> Iterator[None]:
     yield
     given.GIVEN.reset(token)
     logging.getLogger().setLevel(level)
+
+
+@functools.cache
+def loaded() -> Any:
+    """The demo's model."""
+    return fairseq_paradec.load(DEMO)
 
 
 def parse(command: str, *words: str) -> argparse.Namespace:
@@ -359,10 +366,16 @@ MEAN: list[tuple[Any, dict[str, Any], str]] = [
     (["a"], {"buffer_size": 10**30}, "buffer_size: got .*; allowed: a whole number from 1 to"),
     (["a"], {"beam": 10**30}, "--beam: got .*; allowed: 2147483647 at most"),
     (["a"], {"max_len_b": 10**30}, "--max-len-b: got .*; allowed: 2147483647 at most"),
-    (["a"], {"lenpen": float("nan")}, "--lenpen: got nan; allowed: a number"),
-    (["a"], {"max_len_a": float("nan")}, "--max-len-a: got nan; allowed: a number"),
-    (["a"], {"max_len_a": float("inf")}, "--max-len-a: got inf; allowed: a finite number"),
 ]
+
+#: Flags of real numbers, and a decoder that reads each.
+REAL = {name: "greedy" for name, one in ALL.items() if one.kind is float} | {
+    "draft_confidence": "assisted",
+    "accept_margin": "gad_pp",
+    "latency_budget_ms": "auto_fast",
+}
+#: Values that are no size: with the flags that take them.
+ENDLESS: dict[str, set[str]] = {"nan": set(), "inf": {"accept_margin", "unkpen"}, "-inf": set()}
 
 
 def test_what_no_decoder_can_take_is_one_line() -> None:
@@ -379,6 +392,34 @@ def test_what_no_decoder_can_take_is_one_line() -> None:
     for texts in ("A dog.", 5):
         with pytest.raises(UsageError, match=r"texts\(\): got .*; allowed: a list of texts"):
             [*model.texts(texts)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ENDLESS)
+@pytest.mark.parametrize("name", REAL)
+def test_what_is_no_size_is_refused_by_every_way_in(
+    name: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fairseq-generate's generator, Python and paradec translate, if it has the flag."""
+    typed_name = "--" + name.replace("_", "-")
+    said = rf"{typed_name}: got {value}; allowed: a number.*, and finite$"
+    task, model = built("default")
+    settings = convert_namespace_to_omegaconf(parse("fairseq-generate")).generation
+    with open_dict(settings):
+        settings.decoding = REAL[name]
+        settings[name] = float(value)
+    words = ["translate", "--model", str(DEMO), "--text", "a", "--decoding", REAL[name]]
+    words.append(f"{typed_name}={value}")
+    own = name in OPTIONS or name in translate.SEARCH
+    if name in ENDLESS[value]:
+        ALL[name].check(float(value))
+        return
+    with pytest.raises(UsageError, match=said):
+        task.build_generator([model], settings)
+    with pytest.raises(UsageError, match=said):
+        loaded().translate(["a"], **{"decoding": REAL[name], name: float(value)})
+    if own:
+        assert paradec(words) == 2
+        assert re.fullmatch(f"paradec translate: error: {said[:-1]}\n", capsys.readouterr().err)
 
 
 def test_more_threads_than_a_process_has_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

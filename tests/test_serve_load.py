@@ -1,5 +1,6 @@
 """``paradec serve`` under load: many clients, bad ones, faults nobody thought of, and its end."""
 
+import asyncio
 import json
 import os
 import random
@@ -10,8 +11,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -19,9 +22,12 @@ import schemathesis
 from schemathesis import GenerationMode
 from support import commands
 from support.commands import DEMO, ROOT, wait_until
+from support.markup_texts import HTML_TEXT, MARKDOWN_TEXT, kept
 from support.server import Client, serving
 
 import fairseq_paradec
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.measure import clients
 from fairseq_paradec.serve.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -53,8 +59,10 @@ def process(*flags):
             )
             with ThreadPoolExecutor(1) as reads:
                 reads.submit(one.stderr.read)  # so that it never waits for us
-                yield one, Client(port)
-                one.kill()
+                try:
+                    yield one, Client(port)
+                finally:
+                    one.kill()
         finally:
             one.kill()
 
@@ -102,6 +110,79 @@ def test_what_more_than_it_can_serve_gets_is_an_answer_or_a_time_to_come_again()
         with ThreadPoolExecutor(64) as pool:
             found = list(pool.map(ask, range(600)))
     assert {*found} == {200, 503}
+
+
+async def overload(port, rate, seconds, resident):
+    """Ask so many times a second; return how many have an answer, and the server's memory.
+
+    A request is answered by 200, or by 503; anything else fails.
+    """
+    wanted, free, counts, sizes = {}, [], Counter(), []
+    begin = due = time.perf_counter()
+
+    async def ask(number):
+        one = free.pop() if free else await clients.connect(port)
+        line = LINES[number % len(LINES)]
+        try:
+            found = await one.ask(q=line, source="en", target="de")
+            assert wanted.setdefault(line, found) == found
+            counts["answered"] += 1
+        except UsageError as error:
+            assert "too many sentences wait" in str(error)
+            counts["refused"] += 1
+        free.append(one)
+
+    async with asyncio.TaskGroup() as group:
+        while time.perf_counter() < begin + seconds:
+            due += 1 / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            group.create_task(ask(counts["asked"]))
+            counts["asked"] += 1
+            if counts["asked"] % 20 == 0:
+                sizes.append((time.perf_counter() - begin, resident()))
+    return counts, sizes
+
+
+def test_twice_what_it_can_serve_loses_nothing_accepted_and_takes_no_more_memory():
+    """PARADEC_OVERLOAD=600: for ten minutes. Memory is flat after the first one, or the half."""
+    seconds = float(os.environ.get("PARADEC_OVERLOAD", "40"))
+    first = min(60.0, seconds / 2)
+    with process("--decoding", "greedy", "--max-waiting", "100") as (server, one):
+
+        def resident():
+            status = Path(f"/proc/{server.pid}/status").read_text()
+            return int(status.split("RssAnon:")[1].split()[0])
+
+        bodies = [{"q": line, "source": "en", "target": "de"} for line in LINES * 3]
+        able = len(bodies) / asyncio.run(clients.in_turn(one.port, bodies, 32)).seconds
+        counts, sizes = asyncio.run(overload(one.port, 2 * able, seconds, resident))
+        assert counts["answered"] + counts["refused"] == counts["asked"]
+        assert counts["answered"] > 0 < counts["refused"]
+        before = [size for at, size in sizes if at <= first]
+        after = [size for at, size in sizes if at > first]
+        print(f"{able:.1f} a second; {dict(counts)}; KiB: {max(before)}, then {max(after)}")
+        assert max(after) <= 1.05 * max(before)
+        assert one.get("/health").value["waiting"] == 0
+
+
+KINDS = {"html": HTML_TEXT, "markdown": MARKDOWN_TEXT}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_a_hundred_and_fifty_texts_every_tag_and_placeholder_comes_back(client, kind):
+    @hypothesis.given(text=KINDS[kind])
+    @hypothesis.settings(
+        max_examples=150,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        database=None,
+    )
+    def ask(text):
+        found = client.translate(text, format=kind, decoding="greedy")
+        assert kept(found["translatedText"], kind) == kept(text, kind)
+
+    ask()
 
 
 def test_sigterm_under_load_loses_nothing_that_was_accepted():
