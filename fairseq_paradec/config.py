@@ -147,8 +147,7 @@ class DecodingConfig:
         "dtype of the weights in a drafter's passes and in heads. Drafts differ by rounding; an "
         "exact decoder's output does not",
         choices=("fp32", "bf16", "int8", "int4"),
-        absent="int8 where passes are native, else that of the verifier; self_draft: int8, or int4 "
-        "where that is faster",
+        absent="int8 where passes are native, else that of the verifier",
     )
     speed_profile: str | None = _option(
         None,

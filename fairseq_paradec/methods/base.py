@@ -94,7 +94,7 @@ class Decoder(abc.ABC):
         self.engine = Engine(config.engine_dtype, config.engine)
         self.scorer = self.make_scorer(models)
         if "drafter_dtype" in method.reads and config.drafter_dtype is None:
-            config = replace(config, drafter_dtype=self.usual_drafts())
+            config = replace(config, drafter_dtype=DRAFTS if self.scorer.native else None)
             self.config = config
         self.record_tokens = config.retain_iter_history or config.trace_file is not None
         self.audit = None
@@ -117,10 +117,6 @@ class Decoder(abc.ABC):
         return number
 
     # ---- overridden by methods -----------------------------------------------------------------
-
-    def usual_drafts(self) -> str | None:
-        """Return what ``--drafter-dtype`` is unless it is given; None: the verifier's dtype."""
-        return DRAFTS if self.scorer.native else None
 
     def make_scorer(self, models: Sequence[Any]) -> Scorer:
         """Return the scorer of the models, the verifier."""

@@ -1,4 +1,4 @@
-"""Self-drafting: the model in 8 or 4 bits drafts token by token, and itself verifies.
+"""Self-drafting: the model in 8 bits drafts token by token, and itself verifies.
 
 Source: Zhao et al. 2025 (QSpec): one model in two precisions, and one cache, in which verification
 overwrites what drafting wrote. There the precise form has quantised weights too; here it is the
@@ -6,8 +6,8 @@ model as it is, so that outputs are greedy search's.
 
 | Zhao et al. 2025                       | here                                                 |
 |----------------------------------------|------------------------------------------------------|
-| drafting, 4-bit weights and activations| ``AssistantDrafter`` on weights of 8 bits, or of 4    |
-|                                        | (``drafter_dtype``), and activations of 8            |
+| drafting, 4-bit weights and activations| ``AssistantDrafter`` on int8, or int4 weights        |
+|                                        | (``drafter_dtype``), and activations of 8 bits       |
 | verifying, 16-bit activations          | the loop with rule ExactMatch, in the engine's dtype |
 | the reuse of the cache                 | ``ChunkScorer.join``, ``SelfDrafter``; natively      |
 
@@ -24,8 +24,6 @@ from torch import Tensor
 from ..config import DecodingConfig
 from ..decoding.assistant import AssistantDrafter
 from ..decoding.loop import Proposal, Verdict
-from ..engine.native.packing import halves_pay, packed_only
-from ..engine.settings import DRAFTS
 from ..errors import option_error
 from ..row import Row
 from ..token_rules import TokenRules
@@ -53,15 +51,8 @@ class SelfDraftDecoder(AssistedDecoder):
             raise option_error(
                 "--engine-dtype",
                 dtype,
-                "with self_draft another dtype than drafts have (--drafter-dtype)",
+                "with self_draft another dtype than drafts have (--drafter-dtype, by default int8)",
             )
-
-    def usual_drafts(self) -> str:
-        """Return int4 where it was measured to be faster than int8, else int8."""
-        if self.engine.dtype == "int8" or not self.scorer.native or packed_only(self.models[0]):
-            return DRAFTS
-        read = sum(weight.numel() for weight in self.models[0].decoder.parameters())
-        return "int4" if halves_pay(read) else DRAFTS
 
     def make_drafter(
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules

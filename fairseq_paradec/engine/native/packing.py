@@ -19,7 +19,6 @@ from ..encoder import LeanEncoder, lean_encoder
 from ..known import position_vectors
 from ..watch import Watch
 from .library import library
-from .library import path as library_path
 from .passes import NativeWeights, native_encode
 from .shelf import Shelf, open_shelf
 from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, why_not
@@ -45,8 +44,6 @@ _PACKED = WeakKeyDictionary()
 #: By model and form: a file with its packed weights, and the state that they are of.
 _FILES: WeakKeyDictionary[nn.Module, dict[str, tuple[Path, Any]]] = WeakKeyDictionary()
 _HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Watch, NativeHeads]]] = WeakKeyDictionary()
-#: Bytes of the cache that a core has alone.
-_OF_A_CORE = 4 << 20
 # Held while one is looked up or packed: threads that need it at once pack it once.
 _PACKING = Lock()
 
@@ -143,18 +140,6 @@ def _stamp(module: Any) -> list[tuple[int, int, float]]:
     alone = packed_only(module)
     sums = [0.0 if alone else float(p.detach().sum()) for p in weights]
     return [(p.data_ptr(), n, total) for p, n, total in zip(weights, counts, sums, strict=True)]
-
-
-def halves_pay(weights: int) -> bool:
-    """Return whether drafts by weights of 4 bits are faster than by weights of 8.
-
-    They halve what a draft reads, and fewer of them are accepted. Measured on a CPU with matrix
-    tiles, whose cache for all cores is slow: it pays where 8-bit weights exceed a core's own.
-
-    Args:
-        weights: how many a draft reads.
-    """
-    return library_path().name.startswith("avx512-amx") and weights > _OF_A_CORE
 
 
 def packed_only(model: Any) -> bool:
