@@ -153,7 +153,7 @@ def test_twice_what_it_can_serve_loses_nothing_accepted_and_takes_no_more_memory
     """PARADEC_OVERLOAD=600: for ten minutes. Memory is flat after the first one, or the half."""
     seconds = float(os.environ.get("PARADEC_OVERLOAD", "40"))
     first = min(60.0, seconds / 2)
-    with process("--decoding", "greedy", "--max-waiting", "100") as (server, one):
+    with process("--decoding", "greedy", "--max-waiting", "100", "--idle", "900") as (server, one):
 
         def resident():
             status = Path(f"/proc/{server.pid}/status").read_text()
@@ -193,7 +193,7 @@ def test_of_a_hundred_and_fifty_texts_every_tag_and_placeholder_comes_back(clien
 
 def test_sigterm_under_load_loses_nothing_that_was_accepted():
     with (
-        process("--decoding", "greedy", "--max-waiting", "9999") as (server, one),
+        process("--decoding", "greedy", "--max-waiting", "9999", "--drain", "500") as (server, one),
         ThreadPoolExecutor(48) as pool,
     ):
         wanted = one.translate(LINES[0])["translatedText"]
@@ -204,7 +204,8 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted():
         server.send_signal(signal.SIGTERM)
         for answer in answers:
             found = answer.result()
-            assert found.status == 200 and found.value["translatedText"] == [wanted] * 100
+            assert found.status == 200, found
+            assert found.value["translatedText"] == [wanted] * 100
         assert server.wait(60) == 0
         with pytest.raises(OSError):
             one.get("/health")
