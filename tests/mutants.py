@@ -54,6 +54,8 @@ ENSEMBLE, PROJECTION = "engine/scorers.py", "engine/projection.py"
 KNOWN, BEAM = "engine/known.py", "decoding/written.py"
 PASSES, NATIVE = "engine/native/passes.py", ("test_native.py", *TABLE)
 SEARCH, SEARCHES = "engine/csrc/search.h", ("test_native_search.py",)
+STEP, SEARCHING = "engine/csrc/beam.h", "engine/native/beam.py"
+STEPS = ("test_beam_steps.py", *SEARCHES)
 TREES = ("test_tree_passes.py",)
 JACOBI, GAD, HEADS = "methods/jacobi.py", "methods/gad.py", "methods/blockwise.py"
 DRAFTING, ORDER = "decoding/drafting.py", "target_order.py"
@@ -66,7 +68,8 @@ TEXT = "test_documents.py"
 SERVE, SERVED = "serve/scheduler.py", "test_scheduler.py"
 TRACE, REPORTS, AUDIT = "decoding/trace.py", "methods/reports.py", "decoding/audit.py"
 RECORDS = "records.py"
-DRAFTS, DRAFTED = "decoding/beam_drafts.py", ("test_beam_drafts.py",)
+DRAFTS = "decoding/beam_drafts.py"
+DRAFTED = ("test_beam_settings.py", "test_beam_drafts.py")
 NATIVE_DRAFTS = "engine/csrc/search_drafts.h"
 DEPTH, DEEP = "decoding/depth.py", ("test_beam_depth.py",)
 
@@ -343,15 +346,48 @@ MUTANTS = [
     m("search", SEARCH, "(t + 1) * z > to.limits", "(t + 2) * z > to.limits", *SEARCHES),
     m("search", SEARCH, "a.first > b.first", "a.first < b.first", *SEARCHES),
     m("search", SEARCH, "/ to.divisors[length]", "/ to.divisors[1]", *SEARCHES),
-    m("search", "engine/csrc/beam.h", "!ends || n >= B", "!ends", *SEARCHES),
-    m("search", "engine/csrc/beam.h", "(both ? right : 0)", "0", *SEARCHES),
+    m("search", SEARCH, "parents[e]].size() - z +", "parents[e]].size() +", *SEARCHES),
+    m("search", SEARCH, "to.counts[s] == to.beam) return", "false) return", *SEARCHES),
     m(
         "search",
-        "engine/csrc/beam.h",
-        "find_largest(lefts, 2 * B",
-        "find_largest(lefts, B",
+        SEARCH,
+        "size_t i = z; i < path.size()",
+        "size_t i = 1; i < path.size()",
         *SEARCHES,
     ),
+    m(
+        "search",
+        SEARCH,
+        "to.limits[tree.sentence] || !lives",
+        "to.limits[tree.sentence]",
+        *SEARCHES,
+    ),
+    m("search", SEARCH, "path.data(), (int)path.size()}", "path.data(), t * z + 1}", *SEARCHES),
+    # a search's steps of several words
+    m("search", SEARCHING, "(max(self._limits) // z + 1) * z", "max(self._limits) + 1", *SEARCHES),
+    m("search", SEARCHING, "length**how.len_penalty", "length", *SEARCHES),
+    m("search", SEARCHING, "pairs=how.pairs,", "pairs=False,", *SEARCHES),
+    m(
+        "search",
+        "decoding/beam.py",
+        "penalty if self.results.normalise else None",
+        "penalty",
+        *SEARCHES,
+    ),
+    m("search", STEP, "std::min(3 * B,", "std::min(2 * B,", *STEPS),
+    m("search", STEP, "!ends || n >= B", "!ends", *STEPS),
+    m("search", STEP, "(both ? right : 0)", "0", *STEPS),
+    m("search", STEP, "find_largest(lefts, 2 * B", "find_largest(lefts, B", *STEPS),
+    m("search", STEP, "(ends ? end_score : ", "(", *STEPS),
+    m("search", STEP, "k == 0 ? step.end_scores", "true ? step.end_scores", *STEPS),
+    m("search", STEP, " || ended.words[2 * at + 1] == step.end", "", *STEPS),
+    m("search", STEP, "both ? step.end : step.tokens", "step.tokens", *STEPS),
+    m("search", STEP, "if (!ends && alive_count < kept)", "if (alive_count < kept)", *STEPS),
+    m("search", STEP, "tokens[k] == step.end ? -INFINITY : total", "total", *STEPS),
+    m("search", STEP, "next.take(at, now, (size_t)w * each + ", "next.take(at, now, ", *STEPS),
+    m("search", STEP, "parent = of / each;", "parent = of;", *STEPS),
+    m("search", STEP, "places[n] < W * each;", "true;", *STEPS),
+    m("search", STEP, "less(at[-1], i)", "!less(i, at[-1])", *STEPS),
     m("search", SEARCH, "to.counts[tree.sentence] == B ||", "", *SEARCHES),
     m("search", SEARCH, "used[slot] = 1", "used[slot] = 0", *SEARCHES),
     m("search", SEARCH, "copy_store(stack, own, before);", "", *SEARCHES),
@@ -724,6 +760,16 @@ MUTANTS = [
     ),
     m("beams", NATIVE_DRAFTS, "while (!one.ends && std", "if (!one.ends && std", *DRAFTED),
     m("beams", NATIVE_DRAFTS, "if (!trees[s].known[node]) wanted", "wanted", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "one.finished == B || ", "", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, " || one.nodes.empty();", ";", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "e < B && one.finished < B", "e < B", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "needed[node] |= needed[tree.parents[node]]", "", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "n >= 0 && !needed[n]", "false", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "if (tokens[node] == token) return node;", "", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "level <= how.depth", "level <= 1", *DRAFTED),
+    m("beams", NATIVE_DRAFTS, "(n == node || own[n] < 0)", "n == node", *DRAFTED),
+    m("beams", AUDIT, "(among, goes_on, edge)", "(among,)", *DRAFTED),
+    m("beams", AUDIT, "gaps += [a - b for a, b in pairwise(scores)]", "", *DRAFTED),
     m("audit", AUDIT, "self.identical += 1", "self.identical += 0", "test_reports.py"),
     # the server
     m("serve", SERVE, "job.way == first.way and job is not first", "job is not first", SERVED),

@@ -12,6 +12,7 @@ from support.exact import watched
 from support.multiword import PREFIXES
 
 from fairseq_paradec.decoding.depth import DEEPEST, Costs, Depths, choose_depth, steps_kept
+from fairseq_paradec.methods import reports
 from fairseq_paradec.methods.beam_drafts import BeamAssistedDecoder
 
 #: A plain step, and rounds of 2 and 10 steps: where reading the weights binds, and where
@@ -151,6 +152,23 @@ def test_searches_are_measured_once_for_a_size_of_batch(monkeypatch: pytest.Monk
     assert count == 3 and costs.step > 0 and costs.few[1] > 0 and costs.many[1] > 0
     assert 1 <= costs.few[0] <= 2 < costs.many[0] <= 10
     assert {depth for depth, _ in seen} >= {2, 10}
+
+
+def test_a_log_complains_of_drafts_that_were_made_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not where the plain search decodes."""
+    for depth, complains in ((0, False), (3, True)):
+        found, task, model = native(monkeypatch)
+        depths = found.depths
+        assert depths is not None
+        monkeypatch.setattr(depths, "knows", lambda _: True)
+        monkeypatch.setattr(depths, "choose", lambda _, depth=depth: depth)
+        monkeypatch.setattr(reports, "LEAST", 99.0)
+        task.inference_step(found, [model], batch(task, (3, 7, 5), seed=1))
+        caplog.clear()
+        found.reports.close()
+        assert ("next to no drafts are accepted" in caplog.text) == complains
 
 
 def test_short_limits_are_no_reason_to_fail() -> None:

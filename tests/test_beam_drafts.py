@@ -18,6 +18,7 @@ from support.image_models import RGB, task_of, tiny_image_model
 from support.multiword import PREFIXES
 
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis import beam_tree
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
@@ -262,6 +263,46 @@ def test_an_audit_calls_a_close_decision_a_tie() -> None:
     hypos[0][0], hypos[0][1] = hypos[0][1], hypos[0][0]
     (first, *_) = found.audit.compare(sample, hypos)
     assert first["tie"] and first["gap"] < 1e-4 and found.audit.ties == 1
+
+
+CLOSE = 5e-5
+
+
+@pytest.mark.parametrize(
+    ("scores", "tokens", "finished", "gap"),
+    [
+        ([-1.0, -1 - CLOSE, -3.0, -4.0], [2, 2, 5, 6], [-0.5, -0.9], CLOSE),  # which end is better
+        ([-1.0, -2.0, -2 - CLOSE, -4.0], [5, 6, 7, 8], [-0.5, -0.9], CLOSE),  # who goes on
+        (
+            [-1.0, -2.0, -2 - CLOSE, -4.0],
+            [5, 2, 6, 7],
+            [-0.5, -0.9],
+            CLOSE,
+        ),  # whether an end counts
+        (
+            [-1.0, -2.0, -3.0, -4.0],
+            [5, 6, 7, 8],
+            [-0.5, -0.5 - CLOSE],
+            CLOSE,
+        ),  # the order of the list
+        ([-1.0, -1 - CLOSE, -3.0, -4.0], [5, 6, 7, 8], [-0.5, -0.9], 0.4),  # both go on
+    ],
+)
+def test_a_tie_is_a_close_decision(
+    scores: list[float], tokens: list[int], finished: list[float], gap: float
+) -> None:
+    """One step of a beam of 2, by hand."""
+    task, model = built("default")
+    audit = Audit([model], task.target_dictionary, 2)
+    audit.judge.search.step = lambda: (torch.tensor([scores]), torch.tensor([tokens]), None)
+    steps = audit.judge.search
+
+    def search(*of: Any) -> Any:
+        steps.step()
+        return [[{"score": torch.tensor(one)} for one in finished]]
+
+    audit._search = search  # type: ignore[method-assign]
+    assert audit._closest({}, None, None) == pytest.approx(gap, abs=1e-6)
 
 
 def test_a_trace_is_the_best_hypothesis_pass_by_pass(tmp_path: Path) -> None:

@@ -49,7 +49,13 @@ def search(
     pairs = order_of(model).double_token
     kind = "double_token_beam" if pairs else "multiword_beam"
     given = limits.flags() | {"decoding": kind, "beam": beam, "engine": "native"}
-    generator = task.build_generator([model], argparse.Namespace(**given | flags))
+    words = task.target_dictionary
+    suppressed = [words[token] for token in limits.suppressed if token < len(words)]
+    generator = task.build_generator(
+        [model],
+        argparse.Namespace(**given | flags),
+        extra_gen_cls_kwargs={"tokens_to_suppress": suppressed},
+    )
     found: list[list[dict[str, Any]]] = task.inference_step(
         generator, [model], sample, prefix_tokens=prefix
     )
@@ -149,7 +155,7 @@ def test_one_call_is_the_single_steps_of_several_words(given: str, form: str) ->
             assert [row[0]["steps"] for row in found] == [row[0]["steps"] for row in steps]
 
 
-@pytest.mark.parametrize("limits", [LIMITS[name] for name in ("plain", "short", "ratio", "least")])
+@pytest.mark.parametrize("limits", [LIMITS[name] for name in ("plain", "short", "ratio", "warm")])
 @pytest.mark.parametrize("given", ORDERS)
 def test_several_words_in_one_call_are_the_twins(given: str, limits: Limits) -> None:
     """Algorithm 1 of Zhang et al. 2020 and of Imamura and Sumita 2020, as in tests/reference."""
@@ -159,3 +165,16 @@ def test_several_words_in_one_call_are_the_twins(given: str, limits: Limits) -> 
         hypos = search(task, model, sample, limits, beam)
         for source, got in zip(source_rows(sample), hypos, strict=True):
             assert_same(got, twin([model], source, beam, limits))
+
+
+def test_a_forced_end_ends_the_search() -> None:
+    """No hypothesis lives behind it, and no pass follows; another row goes on."""
+    task = tiny_task()
+    model, sample, limits = model_of(task), batch(task, [7, 3]), LIMITS["plain"]
+    prefix = torch.tensor([[4, 5, 2], [4, 5, 1]])
+    found = search(task, model, sample, limits, 4, prefix)
+    with mock.patch.object(BeamSearch, "_at_once", False):
+        steps = search(task, model, sample, limits, 4, prefix)
+    same(found, steps, exactly=True)
+    assert [row[0]["steps"] for row in found] == [row[0]["steps"] for row in steps]
+    assert found[0][0]["steps"] == 3 < found[1][0]["steps"]

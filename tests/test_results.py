@@ -84,6 +84,15 @@ def test_a_summary_answers_four_questions(tmp_path):
     assert "| `greedy` | nothing | 14.68 | 13.7 | 2.98 | 1000/1000 | - | - | - | - |" in page
 
 
+def test_a_decoder_that_was_not_run_is_not_left_out(tmp_path):
+    (greedy,) = choice()["decoders"]
+    other = {"decoder": "`gad`", "needs": "a drafter"}
+    page = rendered(tmp_path, decoders=[greedy, other])[tmp_path / "page.md"]
+    assert "| `gad` | a drafter | - | not run | not run | - | - | - | - | - |" in page
+    assert "| decoder | needs | passes | fp32: ms |" in page
+    assert "| --- | --- | --: | --: | --: | --- |" in page
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -137,7 +146,7 @@ def test_a_table_renders_with_its_circumstances(tmp_path):
     assert "\n```\nparadec lossless DATA --out results/some.json\n```\n" in text
     table = """
 | model | ms | done | gain | note |
-| --- | --: | --- | --- | --- |
+| --- | --: | --- | --: | --- |
 | a\\|b | 1.5 | yes | not run |  |
 """
     assert text.endswith(table)

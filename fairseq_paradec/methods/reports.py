@@ -77,6 +77,7 @@ class Reports:
         self.audit = audit
         self.samples = samples
         self.stats = DecodingStats()
+        self._drafted = DecodingStats()  # of sentences with drafts
         self._files: dict[str, Any] = {}  # None: dropped
 
     def add(
@@ -104,6 +105,8 @@ class Reports:
         self.stats.seconds += seconds
         for row in rows:
             self.stats.add(len(row.tokens), len(row.passes))
+            if any(one.num_drafted for one in row.passes):
+                self._drafted.add(len(row.tokens), len(row.passes))
         if any(verdict and not (verdict["identical"] or verdict["tie"]) for verdict in verdicts):
             FAILED.add("--audit")
         self._open()
@@ -135,7 +138,7 @@ class Reports:
             line += " (sampled from the distribution of --path's model; not greedy's output)"
         logger.info(line)
         drafts = "block_size" in METHODS[self.config.decoding].reads
-        if drafts and self.stats.tokens < LEAST * self.stats.passes:
+        if drafts and self._drafted.tokens < LEAST * self._drafted.passes:
             beam = METHODS[self.config.decoding].reads_beam(self.config)
             logger.warning(
                 "%s: next to no drafts are accepted; --decoding %s would be faster",

@@ -24,7 +24,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """
     columns = list(rows[0])
     cells = [[cell(row[column]) for column in columns] for row in rows]
-    numeric = [all(re.fullmatch(r"[-+]?[\d.]+|-", one) for one in column) for column in zip(*cells)]
+    numeric = [
+        all(re.fullmatch(r"[-+]?[\d.]+|-|not run", one) for one in column) for column in zip(*cells)
+    ]
     lines = [
         [cell(column) for column in columns],
         ["--:" if right else "---" for right in numeric],

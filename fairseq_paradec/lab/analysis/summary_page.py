@@ -47,7 +47,8 @@ def summary(chosen: Mapping[str, Any], documents: Documents, folder: str) -> str
     Args:
         chosen: summary.json. ``benchmark`` is the name of a result, ``model`` says of what model it
             is. ``decoders`` and ``peers`` are
-            rows: text by column, and the label of a system for each dtype. ``drafting`` are labels
+            rows: text by column, and the label of a system for each dtype; without one of fp32 the
+            benchmark has not run it. ``drafting`` are labels
             of systems, ``lossless`` names of results. ``which``, ``sure``, ``not paying`` and
             ``beside`` are conclusions, each with ``text``, and ``from``, the results with its
             numbers. Or it is empty.
@@ -146,13 +147,19 @@ def decoder_rows(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]
     rows = []
     for one in chosen:
         row: Row = {"decoder": one["decoder"], "needs": one["needs"]}
-        row["passes"] = output_row(systems[one["fp32"]])["passes per sentence"]
+        row["passes"] = "-"
         for dtype in DTYPES:
-            name = one.get(dtype)
-            row[f"{dtype}: ms"] = f"{milliseconds(times[name]).median:.1f}" if name else "-"
+            ms: str | None = None if dtype == "fp32" else "-"
+            gain, equal = ms, "-"
+            if name := one.get(dtype):
+                found = output_row(systems[name])
+                ms, equal = f"{milliseconds(times[name]).median:.1f}", found["identical to greedy"]
+                gain = f"{speed_up(times[BEAM], times[name]).median:.2f}"
+                if dtype == "fp32":
+                    row["passes"] = found["passes per sentence"]
+            row[f"{dtype}: ms"] = ms
             if dtype == "fp32":
-                row["fp32: x beam 5"] = f"{speed_up(times[BEAM], times[name]).median:.2f}"
-            equal = output_row(systems[name])["identical to greedy"] if name else "-"
+                row["fp32: x beam 5"] = gain
             row[f"{dtype}: = greedy"] = equal
         rows.append(row)
     return rows

@@ -1,0 +1,85 @@
+"""A step of a beam search by the native library: that of tensors, and of equal candidates."""
+
+import argparse
+import ctypes
+import math
+from typing import Any
+
+import pytest
+import torch
+from support.multiword import reordered
+
+from fairseq_paradec.engine.native.library import Extended, Step, library
+from fairseq_paradec.token_rules import Best
+
+
+def extended(best: Best, scores: torch.Tensor, beam: int, pairs: bool) -> list[list[Any]]:
+    """What a step of the library makes of S sentences: ended hypotheses, and those that go on."""
+    sentences, width, z, candidates = best.tokens.shape
+    found = min(3 * beam, min(2 * beam, width * candidates) * candidates)
+    counts = (found, min(beam, found)) if pairs else (z * beam, min(beam, width * candidates))
+    step = Step(
+        sentences=sentences,
+        width=width,
+        words=z,
+        candidates=candidates,
+        beam=beam,
+        kept=counts[1],
+        end=2,
+        scores=scores.data_ptr(),
+        tokens=best.tokens.data_ptr(),
+        token_scores=best.scores.data_ptr(),
+        end_scores=best.ends.data_ptr(),
+        pairs=pairs,
+    )
+    made = [
+        (
+            torch.empty(sentences, count),
+            torch.empty(sentences, count, dtype=torch.long),
+            torch.empty(sentences, count, z, dtype=torch.long),
+            torch.empty(sentences, count, z),
+        )
+        for count in counts
+    ]
+    where = [Extended(*(part.data_ptr() for part in one)) for one in made]
+    assert library().paradec_extend(*map(ctypes.byref, (step, *where))) == 0
+    return [
+        [
+            (parent, *words, total, *scores)
+            for total, parent, words, scores in zip(*(part[0].tolist() for part in one))
+            if math.isfinite(total)
+        ]
+        for one in made
+    ]
+
+
+@pytest.mark.parametrize("ends", [(-1.0, -1.0), (1.5, 1.5), (8.0, 8.0), (8.0, -1.0)])
+def test_a_step_of_pairs_is_that_of_tensors(ends: tuple[float, float]) -> None:
+    """Random scores, also where most pairs or left words end, and the beam needs 3W."""
+    task, model = reordered("double_token")
+    for seed, beam in enumerate((1, 2, 3, 5)):
+        lots = torch.Generator().manual_seed(seed)
+        width = beam if seed % 2 else 1
+        tables = torch.randn(1, width, 2, 9, generator=lots)
+        tables[..., 2] += torch.tensor(ends)
+        tables[..., [1, 4]] = -torch.inf
+        tables = tables.log_softmax(dim=-1)
+        scores = torch.randn(1, width, generator=lots)
+        made = task.build_generator([model], argparse.Namespace(beam=beam))
+        values, tokens = tables.topk(min(made.most_words, 9))
+        best = Best(tokens, values, tables[..., 2].clone())
+        for got, want in zip(
+            extended(best, scores, beam, True), made.extend(best, scores.clone()), strict=True
+        ):
+            rows = zip(*(part[0].tolist() for part in want))
+            wanted = [(p, *w, s, *v) for s, p, w, v in rows if math.isfinite(s)]
+            assert got == [pytest.approx(one, abs=1e-5) for one in wanted]
+
+
+def test_of_equal_candidates_the_first_is_taken() -> None:
+    """Ends before words, then by hypothesis, then by the words' order."""
+    tokens = torch.tensor([[[[5, 6, 2]], [[7, 5, 2]]]])
+    best = Best(tokens, torch.full(tokens.shape, -1.0), torch.full((1, 2, 1), -1.0))
+    ended, alive = extended(best, torch.zeros(1, 2), 3, pairs=False)
+    assert ended == [(0, 2, -1.0, -1.0), (1, 2, -1.0, -1.0)]
+    assert alive == [(0, 5, -1.0, -1.0), (0, 6, -1.0, -1.0), (1, 7, -1.0, -1.0)]
