@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from libretranslatepy import LibreTranslateAPI
-from support.commands import DEMO
+from support.commands import DEMO, wait_until
 from support.server import Client, serving
 
 from fairseq_paradec import extras
@@ -224,6 +224,17 @@ def test_a_request_that_takes_too_long_is_ended_wherever_it_is():
                 time.sleep(0.05)
             assert trickle.recv(1) == b""
         assert time.monotonic() - begin < 20
+
+
+def test_what_is_not_done_when_the_server_ends_is_told_to_come_again():
+    with ThreadPoolExecutor(1) as pool:
+        with serving(replace(SETTINGS, drain=0.2, max_characters=10**6), twins()) as one:
+            asked = {"q": LINES * 100, "target": "de", "decoding": "greedy"}
+            answer = pool.submit(one.post, "/translate", asked)
+            wait_until(lambda: one.get("/health").value["waiting"] > 100)
+        found = answer.result()
+    assert (found.status, found.value) == (503, {"error": "the server ends"})
+    assert found.headers["retry-after"] == "1"
 
 
 def test_keys_are_asked_for_and_not_told(tmp_path):

@@ -84,6 +84,11 @@ class Guard:
                 await late(scope, receive, answer)
             else:  # the connection ends, and the answer is seen to be cut off
                 logger.warning("an answer was cut off after %g seconds", seconds)
+        except asyncio.CancelledError:  # the server ends, and has waited for --drain seconds
+            if status == 0:
+                again = {"Retry-After": "1"}
+                await error(503, "the server ends", again)(scope, receive, answer)
+            raise
         except Exception as fault:
             self._tell(fault)
             if status == 0:

@@ -415,7 +415,7 @@ def clients(args: Settings) -> int:
             same += [f"--{name.replace('_', '-')}", value]
         buffer = str(min(full(args.limit), BUFFER_SIZE))
         pipe, threads = subprocess.PIPE, str(args.threads)
-        serve = ["serve", *same, "--port", "0", "--cores", threads]
+        serve = ["serve", *same, "--port", "0", "--cores", threads, "--idle", "3600"]
         translate = ["translate", *same, "--threads", threads, "--buffer-size", buffer]
         bench = Bench(
             args,
