@@ -24,6 +24,8 @@ for folder in (TESTS, TESTS.parent):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+from fairseq_paradec.output import FAILED  # noqa: E402
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
@@ -36,6 +38,12 @@ def loud() -> None:
     """Undo what a script or a server says of logging: that is for a process of its own."""
     logging.disable(logging.NOTSET)
     logging.getLogger("fairseq_paradec.plugin.tasks.batches").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def nothing_has_failed() -> None:
+    """An audit that failed ends a process with status 1; each test is as a process of its own."""
+    FAILED.clear()
 
 
 @pytest.fixture
