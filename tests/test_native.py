@@ -137,18 +137,16 @@ def test_sums_of_halves_are_exact(inputs: int) -> None:
     torch.testing.assert_close(found, (x @ weight.T).float(), rtol=1e-6, atol=1e-4)
 
 
-def test_every_set_has_the_same_sums_of_halves(tmp_path: Path) -> None:
-    """Of two in a byte, and of one in a byte."""
+def test_other_sets_have_the_same_sums_of_halves(tmp_path: Path) -> None:
+    """Two in a byte with VNNI, one in a byte with AVX2."""
     torch.manual_seed(4)
     weight, x = torch.randn(70, 93), torch.randn(19, 93)
-    found = []
-    for one in native.usable():
-        if one[0] != "plain":  # adds up in fp32
-            torch.manual_seed(4)
-            built = native._open(native.build(*one, tmp_path))
-            found.append(product_of(built, "int4", weight, x))
-    for one in found[1:]:
-        assert torch.equal(one, found[0])
+    sets = [one for one in native.usable() if one[0] in ("avx512-vnni", "avx2")]
+    if len(sets) < 2:
+        pytest.skip("this CPU has not both")
+    libraries = [native._open(native.build(*one, tmp_path)) for one in sets]
+    found = [seeded(one, "int4", weight, x) for one in (native.library(), *libraries)]
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
 
 
 @torch.inference_mode()

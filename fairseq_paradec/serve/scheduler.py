@@ -289,7 +289,7 @@ class Scheduler:
         self.decoded(batch[0].way, found, end - begin)
         for job, one in zip(batch, found, strict=True):
             if not job.future.done():
-                job.future.set_result(Done(one, begin, end))
+                answer(job, begin, one)
 
     def _translate(
         self, translator: Translator, batch: Sequence[Job], begin: float

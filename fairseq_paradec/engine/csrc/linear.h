@@ -123,7 +123,12 @@ inline bool takes_tiles(Form form, int rows) {
 
 // The bytes of so many packed weights.
 inline size_t bytes_of(Form form, size_t weights) {
-    return form == Form::fp32 ? weights * 4 : form == Form::bf16 ? weights * 2 : form == Form::int4 ? weights / 2 : weights;
+    switch (form) {
+        case Form::fp32: return weights * 4;
+        case Form::bf16: return weights * 2;
+        case Form::int8: return weights;
+        default: return weights / 2;
+    }
 }
 
 inline size_t Linear::bytes() const { return bytes_of(form, (size_t)width() * grouped) + (size_t)width() * 4; }
@@ -132,14 +137,14 @@ inline size_t Linear::bytes() const { return bytes_of(form, (size_t)width() * gr
 inline Linear shape(int outputs, int inputs, Form form) {
     Linear map;
     if (form == Form::int4 && !HALVES) form = Form::int8;
-    const int group = form == Form::int4 ? 2 * INT8_GROUP : group_of(form);
+    int group = form == Form::int4 ? 2 * INT8_GROUP : group_of(form);
+#if TILES
+    if (form == Form::bf16 || form == Form::int8) group *= TILE_ROWS;
+#endif
     map.outputs = outputs;
     map.inputs = inputs;
     map.panels = (outputs + PANEL - 1) / PANEL;
     map.grouped = (inputs + group - 1) / group * group;
-#if TILES
-    if (form == Form::bf16 || form == Form::int8) map.grouped = (inputs + TILE_ROWS * group - 1) / (TILE_ROWS * group) * TILE_ROWS * group;
-#endif
     map.form = form;
     return map;
 }
