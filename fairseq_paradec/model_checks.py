@@ -124,21 +124,16 @@ TRANSFORMER, BLOCK_NAT = "transformer", "block_nat"
 
 
 class Verifier(NamedTuple):
-    """Which models of ``--path`` a method decodes.
+    """Which models of ``--path`` a method decodes."""
 
-    Attributes:
-        words: which, in words, for the docs.
-        accepts: raises an error for others; called with decoding, models and ``--drafter-path``.
-        owns: whether ``--decoding auto`` decodes these models with this method.
-        alone: why no other method can decode the Transformers that it owns; None: others can.
-        kind: the kind of checkpoint.
-    """
-
-    words: str = "any Transformer"
+    words: str = "any Transformer"  # which, in words, for the docs
+    # raises an error for others; called with decoding, models and ``--drafter-path``
     accepts: Callable[[str, Sequence[Any], str | None], None] = any_transformer
+    # whether ``--decoding auto`` decodes these models with this method
     owns: Callable[[Sequence[Any]], bool] = lambda models: False
+    # why no other method can decode the Transformers that it owns; None: others can
     alone: str | None = None
-    kind: str = TRANSFORMER
+    kind: str = TRANSFORMER  # the kind of checkpoint
 
 
 _OTHER_ORDER = "it writes its target in another order"

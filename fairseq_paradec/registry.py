@@ -56,14 +56,10 @@ ALWAYS, NEVER = Exact("yes", lambda config: True), Exact("no", lambda config: Fa
 
 
 class Helper(NamedTuple):
-    """The checkpoint of ``--drafter-path``.
+    """The checkpoint of ``--drafter-path``."""
 
-    Attributes:
-        kind: ``BLOCK_NAT``, ``TRANSFORMER``, ``HEADS`` or ``ANY``.
-        wanted: what it has to be, in words, if the method needs one; empty: it can do without.
-    """
-
-    kind: str
+    kind: str  # ``BLOCK_NAT``, ``TRANSFORMER``, ``HEADS`` or ``ANY``
+    # what it has to be, in words, if the method needs one; empty: it can do without
     wanted: str = ""
 
 

@@ -42,13 +42,9 @@ def search_of_flags(models: Sequence[Any], words: Any, flags: Any, **more: Any) 
 
 
 class CountedModel(EnsembleModel):
-    """fairseq's ensemble with a count of decoder passes, which fairseq's search does not report.
+    """fairseq's ensemble with a count of decoder passes, which fairseq's search does not report."""
 
-    Attributes:
-        passes: the number of passes since it was last set.
-    """
-
-    passes = 0
+    passes = 0  # the number of passes since it was last set
 
     def forward_decoder(self, *args: Any, **kwargs: Any) -> Any:
         """Count the pass, and run it as fairseq does."""

@@ -33,17 +33,14 @@ class Tree(NamedTuple):
     the tokens before the tree, itself, and its ancestors in the tree, whose slots ascend. Several
     passes may write into one tree. What a filling token of a short row sees, and its depth, have no
     effect on others.
-
-    Attributes:
-        bases: B, the first slot of each row's tree; all its tokens see the slots before it.
-        sees: B×K×M of bool: token i of row b sees slot ``bases[b] + j`` where sees[b, i, j], and
-            its own. M reaches at least to the end of each row's chunk; later slots are not seen.
-        depths: B×K of int32: token i of row b is at position ``bases[b] + depths[b, i]``.
     """
 
+    # B, the first slot of each row's tree; all its tokens see the slots before it
     bases: Sequence[int]
+    # B×K×M of bool: token i of row b sees slot ``bases[b] + j`` where sees[b, i, j], and its own. M
+    # reaches at least to the end of each row's chunk; later slots are not seen.
     sees: Tensor
-    depths: Tensor
+    depths: Tensor  # B×K of int32: token i of row b is at position ``bases[b] + depths[b, i]``
 
     def positions(self) -> Tensor:
         """Return the tokens' positions in the output, B×K."""

@@ -47,15 +47,10 @@ DEFAULT_SPAN = 256
 
 
 class Window(NamedTuple):
-    """The window of a position: itself, and the positions before it from ``first`` on.
+    """The window of a position: itself, and the positions before it from ``first`` on."""
 
-    Attributes:
-        block: l_q, from 1 up; 1 makes a sliding window.
-        memory: l_m, from 0 up.
-    """
-
-    block: int
-    memory: int
+    block: int  # l_q, from 1 up; 1 makes a sliding window
+    memory: int  # l_m, from 0 up
 
     def first(self, position: Any) -> Any:
         """Return the first position of the window; below 0 if it has all positions before it.

@@ -37,29 +37,20 @@ _READ = (
 
 @dataclass(frozen=True)
 class Request:
-    """A training that a user asks for; None is the preset's.
-
-    Attributes:
-        start_from: the checkpoint to start from, as the architecture does.
-        epochs: the length; or ``updates``.
-        average: how many of the last checkpoints are averaged.
-        smoke: a try-out of some updates.
-        autocast: ``auto``, ``on`` or ``off``.
-        flags: of fairseq-train; they win.
-    """
+    """A training that a user asks for; None is the preset's."""
 
     data: Path
     preset: str = "base"
     arch: str = "transformer"
-    start_from: Path | None = None
-    epochs: int | None = None
+    start_from: Path | None = None  # the checkpoint to start from, as the architecture does
+    epochs: int | None = None  # the length; or ``updates``
     updates: int | None = None
-    average: int | None = None
+    average: int | None = None  # how many of the last checkpoints are averaged
     seed: int = 1
     processes: int = 1
-    smoke: bool = False
-    autocast: str = "auto"
-    flags: Sequence[str] = ()
+    smoke: bool = False  # a try-out of some updates
+    autocast: str = "auto"  # ``auto``, ``on`` or ``off``
+    flags: Sequence[str] = ()  # of fairseq-train; they win
 
 
 @dataclass

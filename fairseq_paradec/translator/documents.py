@@ -29,31 +29,20 @@ MOST_TOKENS = 1000
 
 
 class Text(NamedTuple):
-    """A translated text.
+    """A translated text."""
 
-    Attributes:
-        text: in the format of the source.
-        notes: what could not be placed by what it stands beside, or not translated; a line each.
-    """
-
-    text: str
+    text: str  # in the format of the source
+    # what could not be placed by what it stands beside, or not translated; a line each
     notes: list[str]
 
 
 class Mark(NamedTuple):
-    """What stands at a place of a sentence.
+    """What stands at a place of a sentence."""
 
-    Attributes:
-        at: the place in the sentence's text.
-        kind: as of atoms, but ``WORDS``.
-        raw: as in the text.
-        plain: of a thing: what stands for it in the sentence's text.
-    """
-
-    at: int
-    kind: str
-    raw: str
-    plain: str = ""
+    at: int  # the place in the sentence's text
+    kind: str  # as of atoms, but ``WORDS``
+    raw: str  # as in the text
+    plain: str = ""  # of a thing: what stands for it in the sentence's text
 
     @property
     def end(self) -> int:
@@ -62,25 +51,15 @@ class Mark(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A sentence.
+    """A sentence."""
 
-    Attributes:
-        plain: its text, without marks.
-        marks: in order, things among them.
-        raw: it as it stands in the text, with space and marks.
-        before: the space before it.
-        after: the space behind it.
-        number: of its first translation.
-        has_words: whether it is translated: there is more than things and signs.
-    """
-
-    plain: str
-    marks: list[Mark]
-    raw: str
-    before: str
-    after: str
-    number: int
-    has_words: bool
+    plain: str  # its text, without marks
+    marks: list[Mark]  # in order, things among them
+    raw: str  # it as it stands in the text, with space and marks
+    before: str  # the space before it
+    after: str  # the space behind it
+    number: int  # of its first translation
+    has_words: bool  # whether it is translated: there is more than things and signs
 
     @property
     def things(self) -> list[Mark]:

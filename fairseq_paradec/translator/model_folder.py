@@ -35,31 +35,22 @@ _FILES = 'null, or {"name": fairseq\'s --bpe, "files": {"bpe_codes": "codes.bpe"
 
 @dataclasses.dataclass(frozen=True)
 class ModelFolder:
-    """What a model folder holds. Files are named relative to it.
+    """What a model folder holds. Files are named relative to it."""
 
-    Attributes:
-        source: the source language; its dictionary is ``dict.SOURCE.txt``.
-        target: the target language.
-        model: the checkpoint.
-        drafter: what ``--drafter-path`` takes: a drafter's checkpoint, or heads; None: none.
-        tokenizer: fairseq's ``--tokenizer``; None: none.
-        bpe: fairseq's ``--bpe``; None: none.
-        bpe_files: the files of ``bpe``, by fairseq's name of the flag that takes each.
-        settings: what the model needs, by fairseq's or the plugin's names of settings.
-        packed: files with the model's packed weights, by ``--engine-dtype``.
-        packed_only: whether the checkpoint lacks the weights that these files have.
-    """
-
-    source: str
-    target: str
-    model: str = "model.pt"
+    source: str  # the source language; its dictionary is ``dict.SOURCE.txt``
+    target: str  # the target language
+    model: str = "model.pt"  # the checkpoint
+    # what ``--drafter-path`` takes: a drafter's checkpoint, or heads; None: none
     drafter: str | None = None
-    tokenizer: str | None = None
-    bpe: str | None = None
+    tokenizer: str | None = None  # fairseq's ``--tokenizer``; None: none
+    bpe: str | None = None  # fairseq's ``--bpe``; None: none
+    # the files of ``bpe``, by fairseq's name of the flag that takes each
     bpe_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # what the model needs, by fairseq's or the plugin's names of settings
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # files with the model's packed weights, by ``--engine-dtype``
     packed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    packed_only: bool = False
+    packed_only: bool = False  # whether the checkpoint lacks the weights that these files have
 
     @property
     def files(self) -> list[str]:

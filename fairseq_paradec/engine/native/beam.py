@@ -19,38 +19,24 @@ Hypotheses = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Searched(NamedTuple):
-    """What a beam search has found for a sentence.
+    """What a beam search has found for a sentence."""
 
-    Attributes:
-        passes: how many passes its beam took part in.
-        totals: of each hypothesis, in the order in which they were finished.
-        words: of each, with ``</s>``.
-        scores: of each, the words' log-probabilities.
-    """
-
-    passes: int
-    totals: list[float]
-    words: list[list[int]]
-    scores: list[list[float]]
+    passes: int  # how many passes its beam took part in
+    totals: list[float]  # of each hypothesis, in the order in which they were finished
+    words: list[list[int]]  # of each, with ``</s>``
+    scores: list[list[float]]  # of each, the words' log-probabilities
 
 
 class Searching(NamedTuple):
-    """How a beam search goes.
+    """How a beam search goes."""
 
-    Attributes:
-        starts: z, the first inputs of the decoder, which writes so many words a step.
-        beam: how many hypotheses a sentence has.
-        candidates: with how many words a hypothesis may go on in a slot.
-        len_penalty: hypotheses that a step ends are compared by score / length**len_penalty, where
-            ``</s>`` counts; None: by their scores.
-        pairs: a step's two words are a pair, which imamura2020's search extends by.
-    """
-
-    starts: Sequence[int]
-    beam: int
-    candidates: int
+    starts: Sequence[int]  # z, the first inputs of the decoder, which writes so many words a step
+    beam: int  # how many hypotheses a sentence has
+    candidates: int  # with how many words a hypothesis may go on in a slot
+    # hypotheses that a step ends are compared by score / length**len_penalty, where ``</s>``
+    # counts; None: by their scores
     len_penalty: float | None = None
-    pairs: bool = False
+    pairs: bool = False  # a step's two words are a pair, which imamura2020's search extends by
 
 
 class _Tables:

@@ -27,15 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class Packed(NamedTuple):
-    """A model in the form that native passes read.
+    """A model in the form that native passes read."""
 
-    Attributes:
-        decoder: its weights.
-        encoder: None: the encoder is no stock one, and torch computes it.
-    """
-
-    decoder: NativeWeights
-    encoder: NativeEncoder | None
+    decoder: NativeWeights  # its weights
+    encoder: NativeEncoder | None  # None: the encoder is no stock one, and torch computes it
 
 
 #: Packed models by scorer's class and form, each with the state of its weights when it was packed.

@@ -27,17 +27,11 @@ _ENCODED = 256
 
 
 class NativeWeights(NamedTuple):
-    """All that a native pass reads of a decoder.
+    """All that a native pass reads of a decoder."""
 
-    Attributes:
-        stack: its layers.
-        source_keys: all layers' keys and values of the source in one map, (L·2·H·Dp)×C.
-        projection: to the vocabulary; None: it is no linear map.
-    """
-
-    stack: NativeStack
-    source_keys: NativeMap
-    projection: NativeMap | None
+    stack: NativeStack  # its layers
+    source_keys: NativeMap  # all layers' keys and values of the source in one map, (L·2·H·Dp)×C
+    projection: NativeMap | None  # to the vocabulary; None: it is no linear map
 
 
 class NativeCache:
@@ -211,17 +205,12 @@ def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
 
 
 class Spans(NamedTuple):
-    """Where the tokens of a batch are that are no padding.
+    """Where the tokens of a batch are that are no padding."""
 
-    Attributes:
-        order: B×S, which moves padding behind the tokens; None: it lies on one side of each row.
-        begins: B, a row's first token; None: there is no padding.
-        counts: B, how many tokens follow; None: there is no padding.
-    """
-
+    # B×S, which moves padding behind the tokens; None: it lies on one side of each row
     order: Tensor | None = None
-    begins: Tensor | None = None
-    counts: Tensor | None = None
+    begins: Tensor | None = None  # B, a row's first token; None: there is no padding
+    counts: Tensor | None = None  # B, how many tokens follow; None: there is no padding
 
 
 def spans(padding: Tensor | None) -> Spans:

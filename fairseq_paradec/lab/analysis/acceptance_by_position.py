@@ -22,21 +22,13 @@ EOS, NO_GUESS = "</s>", "<pad>"
 
 @dataclass
 class Position:
-    """One position of the drafts.
+    """One position of the drafts."""
 
-    Attributes:
-        position: from 1.
-        drafted: passes whose draft counts here.
-        reached: of these, the passes whose earlier drafted tokens were all accepted.
-        accepted: of these, the passes whose token here was accepted too.
-        rescued: accepted tokens that were not the verifier's own choice.
-    """
-
-    position: int
-    drafted: int = 0
-    reached: int = 0
-    accepted: int = 0
-    rescued: int = 0
+    position: int  # from 1
+    drafted: int = 0  # passes whose draft counts here
+    reached: int = 0  # of these, the passes whose earlier drafted tokens were all accepted
+    accepted: int = 0  # of these, the passes whose token here was accepted too
+    rescued: int = 0  # accepted tokens that were not the verifier's own choice
 
     @property
     def rate(self) -> float:

@@ -200,23 +200,14 @@ def output_row(system: dict[str, Any], blocks: bool = False) -> Row:
 
 @dataclass(frozen=True)
 class BlockPoint:
-    """A decoder in Figure 4 of Stern et al. 2018.
+    """A decoder in Figure 4 of Stern et al. 2018."""
 
-    Attributes:
-        name: its label.
-        label: as ``label`` returns it.
-        block: its mean accepted block; greedy search has blocks of one token.
-        passes: per sentence.
-        length: its tokens by those of our greedy search.
-        speed_ups: at batch 1, by baseline.
-    """
-
-    name: str
-    label: str
-    block: float
-    passes: float
-    length: float
-    speed_ups: dict[str, Spread]
+    name: str  # its label
+    label: str  # as ``label`` returns it
+    block: float  # its mean accepted block; greedy search has blocks of one token
+    passes: float  # per sentence
+    length: float  # its tokens by those of our greedy search
+    speed_ups: dict[str, Spread]  # at batch 1, by baseline
 
 
 def block_points(document: dict[str, Any]) -> list[BlockPoint]:

@@ -48,19 +48,12 @@ FONT = 9.0
 
 @dataclass(frozen=True)
 class _Place:
-    """The place of a token of the graph, in inches.
+    """The place of a token of the graph, in inches."""
 
-    Attributes:
-        line: of the graph, from 0.
-        x: its left edge.
-        y: its middle, from the top of the line.
-        width: of its box.
-    """
-
-    line: int
-    x: float
-    y: float
-    width: float
+    line: int  # of the graph, from 0
+    x: float  # its left edge
+    y: float  # its middle, from the top of the line
+    width: float  # of its box
 
 
 def draw(graph: DependencyGraph, path: Path, source: Sequence[str] | None = None) -> None:

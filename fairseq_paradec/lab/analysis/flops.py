@@ -41,38 +41,23 @@ def attention(tokens: float, keys: float, width: int) -> float:
 
 @dataclass(frozen=True)
 class Stack:
-    """Equal layers, of an encoder or a decoder.
+    """Equal layers, of an encoder or a decoder."""
 
-    Attributes:
-        layers: number of layers.
-        dim: dimension of the states, and of all attention heads together.
-        inner: dimension of the feed-forward layers.
-    """
-
-    layers: int
-    dim: int
-    inner: int
+    layers: int  # number of layers
+    dim: int  # dimension of the states, and of all attention heads together
+    inner: int  # dimension of the feed-forward layers
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Heads of blockwise decoding, on states of a decoder.
+    """Heads of blockwise decoding, on states of a decoder."""
 
-    Attributes:
-        learned: number of heads with a layer; head 0 may be the identity.
-        dim: dimension of the states.
-        hidden: hidden units of all heads together.
-        dense: whether each head reads the hidden units of all heads, or only its own.
-        first: whether head 0 is learned.
-        seen: dimension of the embedding that heads after head 0 read beside the state, or 0.
-    """
-
-    learned: int
-    dim: int
-    hidden: int
-    dense: bool
-    first: bool
-    seen: int = 0
+    learned: int  # number of heads with a layer; head 0 may be the identity
+    dim: int  # dimension of the states
+    hidden: int  # hidden units of all heads together
+    dense: bool  # whether each head reads the hidden units of all heads, or only its own
+    first: bool  # whether head 0 is learned
+    seen: int = 0  # dimension of the embedding that heads after head 0 read beside the state, or 0
 
     def inner(self, tokens: float, asked: int, sees: bool = True) -> float:
         """Return the operations of the layer's first product.
@@ -100,33 +85,20 @@ class Heads:
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a model that determine its number of operations.
+    """The sizes of a model that determine its number of operations."""
 
-    Attributes:
-        encoder: its layers.
-        decoder: its layers.
-        embedding: dimension of the target's embeddings.
-        output: dimension of the states that are projected to the vocabulary.
-        vocabulary: number of target tokens.
-        soft_copy: whether a block_nat model mixes the source's embeddings into its masks.
-        caches_prefix: whether a block_nat model caches its prefix.
-        block: the least number of masks that a block_nat model fills.
-        shares_encoder: whether a drafter has the verifier's encoder.
-        tokens_per_step: z, the number of tokens that a model writes at once.
-        heads: for blockwise decoding, or None.
-    """
-
-    encoder: Stack
-    decoder: Stack
-    embedding: int
-    output: int
-    vocabulary: int
+    encoder: Stack  # its layers
+    decoder: Stack  # its layers
+    embedding: int  # dimension of the target's embeddings
+    output: int  # dimension of the states that are projected to the vocabulary
+    vocabulary: int  # number of target tokens
+    # whether a block_nat model mixes the source's embeddings into its masks
     soft_copy: bool = False
-    caches_prefix: bool = False
-    block: int = 0
-    shares_encoder: bool = False
-    tokens_per_step: int = 1
-    heads: Heads | None = None
+    caches_prefix: bool = False  # whether a block_nat model caches its prefix
+    block: int = 0  # the least number of masks that a block_nat model fills
+    shares_encoder: bool = False  # whether a drafter has the verifier's encoder
+    tokens_per_step: int = 1  # z, the number of tokens that a model writes at once
+    heads: Heads | None = None  # for blockwise decoding, or None
 
 
 _LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.fc1\.weight")
@@ -233,19 +205,12 @@ def decoder_pass(
 
 @dataclass(frozen=True)
 class Count:
-    """Operations of decoding, by part.
+    """Operations of decoding, by part."""
 
-    Attributes:
-        encoder: the encoder, and the decoder's keys and values of the source.
-        decoder: the verifier's layers.
-        projection: the verifier's projection to the vocabulary.
-        drafter: all of a drafter or heads, including their encoder and projections.
-    """
-
-    encoder: float = 0
-    decoder: float = 0
-    projection: float = 0
-    drafter: float = 0
+    encoder: float = 0  # the encoder, and the decoder's keys and values of the source
+    decoder: float = 0  # the verifier's layers
+    projection: float = 0  # the verifier's projection to the vocabulary
+    drafter: float = 0  # all of a drafter or heads, including their encoder and projections
 
     def __add__(self, other: Count) -> Count:
         """Add part by part."""

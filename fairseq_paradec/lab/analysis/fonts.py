@@ -31,14 +31,10 @@ NAMED = 8
 
 @dataclass(frozen=True)
 class Fonts:
-    """The fonts of some texts.
+    """The fonts of some texts."""
 
-    Attributes:
-        families: names of font families, in order of preference.
-        missing: characters that no font of the machine has, in the order of their code points.
-    """
-
-    families: list[str]
+    families: list[str]  # names of font families, in order of preference
+    # characters that no font of the machine has, in the order of their code points
     missing: list[str]
 
 

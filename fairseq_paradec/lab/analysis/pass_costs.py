@@ -31,15 +31,10 @@ MIB = 2**20
 
 
 class Floor(NamedTuple):
-    """The lower bounds of a pass's time, in seconds.
+    """The lower bounds of a pass's time, in seconds."""
 
-    Attributes:
-        reading: for weights, keys and values.
-        computing: for products and attention; None where no peak was measured.
-    """
-
-    reading: float
-    computing: float | None
+    reading: float  # for weights, keys and values
+    computing: float | None  # for products and attention; None where no peak was measured
 
     @property
     def seconds(self) -> float:

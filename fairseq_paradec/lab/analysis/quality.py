@@ -35,14 +35,10 @@ class Quality(ABC):
     Args:
         references: one text per output.
         resamples: number of resamples of the test set, for the intervals.
-
-    Attributes:
-        metrics: their names, in the order of tables.
-        compared: a note on the texts compared.
     """
 
-    metrics: tuple[str, ...]
-    compared: str
+    metrics: tuple[str, ...]  # their names, in the order of tables
+    compared: str  # a note on the texts compared
 
     def __init__(self, references: Sequence[str], resamples: int = RESAMPLES) -> None:
         self.references = list(references)

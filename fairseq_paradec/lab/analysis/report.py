@@ -36,19 +36,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Document:
-    """A file of JSON.
+    """A file of JSON."""
 
-    Attributes:
-        name: of the file.
-        kind: ``benchmark``, ``table`` or ``passes``.
-        content: the JSON, checked.
-        tables: of its numbers, each with ``title``, ``notes`` and ``rows``.
-    """
-
-    name: str
-    kind: str
-    content: dict[str, Any]
-    tables: Sequence[dict[str, Any]]
+    name: str  # of the file
+    kind: str  # ``benchmark``, ``table`` or ``passes``
+    content: dict[str, Any]  # the JSON, checked
+    tables: Sequence[dict[str, Any]]  # of its numbers, each with ``title``, ``notes`` and ``rows``
 
 
 # ---- the page ----------------------------------------------------------------------------------

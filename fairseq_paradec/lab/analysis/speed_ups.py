@@ -33,23 +33,14 @@ LAST_BIN = 10
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """One number of a table.
+    """One number of a table."""
 
-    Attributes:
-        name: of the system.
-        label: of its outputs.
-        at: for example ``batch 8``.
-        spread: the speed-up over the rounds.
-        against: the baseline's name.
-        ms: median time of a sentence; None where batches were timed.
-    """
-
-    name: str
-    label: str
-    at: str
-    spread: Spread
-    against: str
-    ms: Spread | None = None
+    name: str  # of the system
+    label: str  # of its outputs
+    at: str  # for example ``batch 8``
+    spread: Spread  # the speed-up over the rounds
+    against: str  # the baseline's name
+    ms: Spread | None = None  # median time of a sentence; None where batches were timed
 
 
 def check_against(document: dict[str, Any], against: str) -> None:
@@ -191,17 +182,11 @@ def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
 
 @dataclass(frozen=True)
 class Histogram:
-    """The speed-ups of single sentences.
+    """The speed-ups of single sentences."""
 
-    Attributes:
-        name: of the system.
-        label: of its outputs.
-        ratios: for each sentence, the baseline's median time over the system's.
-    """
-
-    name: str
-    label: str
-    ratios: list[float]
+    name: str  # of the system
+    label: str  # of its outputs
+    ratios: list[float]  # for each sentence, the baseline's median time over the system's
 
     @property
     def bins(self) -> list[int]:

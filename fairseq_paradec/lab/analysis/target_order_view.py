@@ -26,44 +26,27 @@ COLOURS = {"word": "#d9c8ec", "position": "#cfe8cf", "start": "#c5dcf5", "none":
 
 @dataclass(frozen=True)
 class Slot:
-    """One slot of a target.
+    """One slot of a target."""
 
-    Attributes:
-        number: t, from 0; also the number of the input row that predicts it.
-        step: the step that predicts it, from 1.
-        direction: as in ``TargetOrder.direction_name``.
-        word: the predicted word; ``-`` where nothing is trained.
-        place: the word's place in the target, from 1; None for ``</s>`` and ``-``.
-        position: of the input row.
-        input: the token of the input row.
-    """
-
-    number: int
-    step: int
-    direction: str
-    word: str
-    place: int | None
-    position: int
-    input: str
+    number: int  # t, from 0; also the number of the input row that predicts it
+    step: int  # the step that predicts it, from 1
+    direction: str  # as in ``TargetOrder.direction_name``
+    word: str  # the predicted word; ``-`` where nothing is trained
+    place: int | None  # the word's place in the target, from 1; None for ``</s>`` and ``-``
+    position: int  # of the input row
+    input: str  # the token of the input row
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The contents of a drawing.
+    """The contents of a drawing."""
 
-    Attributes:
-        title: the order in words.
-        words: the target.
-        slots: in the order of writing, whole steps.
-        mask: T×T; whether an input row (first index) sees another (second).
-        per_step: number of slots of a step.
-    """
-
-    title: str
-    words: tuple[str, ...]
-    slots: tuple[Slot, ...]
+    title: str  # the order in words
+    words: tuple[str, ...]  # the target
+    slots: tuple[Slot, ...]  # in the order of writing, whole steps
+    # T×T; whether an input row (first index) sees another (second)
     mask: tuple[tuple[bool, ...], ...]
-    per_step: int
+    per_step: int  # number of slots of a step
 
     @property
     def steps(self) -> list[tuple[Slot, ...]]:

@@ -39,23 +39,14 @@ _KINDS = {registry.TRANSFORMER: TRANSFORMER, registry.BLOCK_NAT: BLOCK_NAT}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Sizes and training options of a checkpoint; the model is not built.
+    """Sizes and training options of a checkpoint; the model is not built."""
 
-    Attributes:
-        kind: one of the kinds above.
-        shape: the model's; None for heads without a model.
-        heads: for blockwise decoding, or None.
-        model: the model's options.
-        criterion: the loss's options.
-        encoder: the encoder's weights by name.
-    """
-
-    kind: str
-    shape: Shape | None
-    heads: Heads | None
-    model: Mapping[str, Any]
-    criterion: Mapping[str, Any]
-    encoder: Mapping[str, Any] = field(default_factory=dict)
+    kind: str  # one of the kinds above
+    shape: Shape | None  # the model's; None for heads without a model
+    heads: Heads | None  # for blockwise decoding, or None
+    model: Mapping[str, Any]  # the model's options
+    criterion: Mapping[str, Any]  # the loss's options
+    encoder: Mapping[str, Any] = field(default_factory=dict)  # the encoder's weights by name
 
 
 def read_checkpoint(flag: str, path: str) -> Checkpoint:
@@ -112,17 +103,11 @@ def _options(part: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Models:
-    """The models of the traces.
+    """The models of the traces."""
 
-    Attributes:
-        base: of ``--path``.
-        drafter: of ``--drafter-path``, or None.
-        beam: of ``--beam``, or None.
-    """
-
-    base: Checkpoint
-    drafter: Checkpoint | None
-    beam: int | None
+    base: Checkpoint  # of ``--path``
+    drafter: Checkpoint | None  # of ``--drafter-path``, or None
+    beam: int | None  # of ``--beam``, or None
 
     def needs(self, record: Mapping[str, Any], path: str) -> dict[str, Any]:
         """Return the arguments of ``Traits.flops`` for a record, after the record itself.

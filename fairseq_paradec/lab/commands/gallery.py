@@ -50,21 +50,14 @@ MAX_BYTES, MAX_TOTAL = 300_000, 1_500_000
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of the gallery.
+    """A picture of the gallery."""
 
-    Attributes:
-        name: of its file, without ``.svg``.
-        title: above it.
-        text: how to read it.
-        command: the words after ``paradec`` that make it, but for the picture's own flag.
-        flag: names the picture.
-    """
-
-    name: str
-    title: str
-    text: str
+    name: str  # of its file, without ``.svg``
+    title: str  # above it
+    text: str  # how to read it
+    # the words after ``paradec`` that make it, but for the picture's own flag
     command: tuple[str, ...]
-    flag: str = "--plot"
+    flag: str = "--plot"  # names the picture
 
     def words(self, traces: str, out: str) -> list[str]:
         """Return the words after ``paradec``; both folders end in ``/``, or are empty."""

@@ -78,18 +78,12 @@ class Lines:
 
 @dataclass
 class Folder:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes:
-        documents: files of JSON, by name.
-        tallies: traces and statistics, by name.
-        lines: of the traces.
-        skipped: the reason for each file left out, by name.
-    """
-
-    documents: list[report.Document] = field(default_factory=list)
-    tallies: list[Tally] = field(default_factory=list)
-    lines: list[Lines] = field(default_factory=list)
+    documents: list[report.Document] = field(default_factory=list)  # files of JSON, by name
+    tallies: list[Tally] = field(default_factory=list)  # traces and statistics, by name
+    lines: list[Lines] = field(default_factory=list)  # of the traces
+    # the reason for each file left out, by name
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -30,19 +30,12 @@ from . import pages
 
 @dataclass(frozen=True)
 class Entry:
-    """A sentence of one file.
+    """A sentence of one file."""
 
-    Attributes:
-        file: which of the files, from 0.
-        number: of its line, from 1.
-        record: the line.
-        sentence: read from it.
-    """
-
-    file: int
-    number: int
-    record: Record
-    sentence: trace_view.Sentence
+    file: int  # which of the files, from 0
+    number: int  # of its line, from 1
+    record: Record  # the line
+    sentence: trace_view.Sentence  # read from it
 
 
 #: Identifies a sentence in every file: its ``id`` (or its line, without one), and the number of

@@ -68,53 +68,30 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Settings(Made):
-    """Of ``paradec acceptance``.
+    """Of ``paradec acceptance``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: verifiers, each perhaps an ensemble with ``:`` between its checkpoints.
-        decoding: methods.
-        swept: the values of each of SWEPT; [None]: it is not given.
-        subset: of the data.
-        raw: plain references; None: none.
-        max_len_b: fairseq's; None: its default.
-        batch_size: sentences per batch.
-        sentences: how many; None: all.
-        dtype: of the models.
-        device: ``cpu`` or ``cuda``.
-        smoke: whether only few sentences, and one row of each method, are measured.
-    """
-
-    data: str
-    path: Sequence[str]
-    decoding: Sequence[str]
-    swept: Mapping[str, Sequence[Any]]
-    subset: str
-    raw: Path | None
-    max_len_b: int | None
-    batch_size: int
-    sentences: int | None
-    dtype: str
-    device: str
-    smoke: bool
+    data: str  # fairseq's data folder
+    path: Sequence[str]  # verifiers, each perhaps an ensemble with ``:`` between its checkpoints
+    decoding: Sequence[str]  # methods
+    swept: Mapping[str, Sequence[Any]]  # the values of each of SWEPT; [None]: it is not given
+    subset: str  # of the data
+    raw: Path | None  # plain references; None: none
+    max_len_b: int | None  # fairseq's; None: its default
+    batch_size: int  # sentences per batch
+    sentences: int | None  # how many; None: all
+    dtype: str  # of the models
+    device: str  # ``cpu`` or ``cuda``
+    smoke: bool  # whether only few sentences, and one row of each method, are measured
 
 
 class Test(NamedTuple):
-    """A verifier, and the sentences of a subset that it can translate.
+    """A verifier, and the sentences of a subset that it can translate."""
 
-    Attributes:
-        path: the verifier's checkpoint.
-        models: loads the verifier and drafters.
-        numbers: the numbers of the sentences, from short to long.
-        batch_size: sentences per batch.
-        limits: fairseq's flags that all settings share.
-    """
-
-    path: str
-    models: Models
-    numbers: list[int]
-    batch_size: int
-    limits: Options
+    path: str  # the verifier's checkpoint
+    models: Models  # loads the verifier and drafters
+    numbers: list[int]  # the numbers of the sentences, from short to long
+    batch_size: int  # sentences per batch
+    limits: Options  # fairseq's flags that all settings share
 
     @property
     def verifier(self) -> list[Any]:
@@ -129,15 +106,10 @@ class Test(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The setting of one row.
+    """The setting of one row."""
 
-    Attributes:
-        test: the verifier and the sentences.
-        options: the options of decoding, by the flags' names.
-    """
-
-    test: Test
-    options: Options
+    test: Test  # the verifier and the sentences
+    options: Options  # the options of decoding, by the flags' names
 
 
 def combinations(args: Settings, tests: Sequence[Test]) -> list[Setting]:

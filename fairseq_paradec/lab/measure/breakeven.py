@@ -37,66 +37,39 @@ Curve = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Settings(SizedModel, Timing):
-    """Of ``paradec breakeven``.
+    """Of ``paradec breakeven``."""
 
-    Attributes:
-        decoders: those that draft; none: all that have a drafter.
-        block_sizes: of them.
-        rates: how often a drafted token is right.
-        drafter_width: of a random drafter; None: the model's.
-        drafter_layers: of its decoder.
-        drafter_shortlist: so many first tokens to draft from; None: all.
-        marks: where trained pairs stand.
-        subset: of the data.
-        sentences: how many.
-        plot: the picture to write; None: none.
-        argv: the words after ``paradec``.
-        out: the JSON file to write; None: none.
-        title: of the table; None: made of the model's name.
-        beam: of drafted beams; None: drafts are of greedy search.
-    """
-
-    decoders: Sequence[str]
-    block_sizes: Sequence[int]
-    rates: Sequence[float]
-    drafter_width: int | None
-    drafter_layers: int
-    drafter_shortlist: int | None
-    marks: Sequence[Mark]
-    subset: str
-    sentences: int
-    plot: Path | None
-    argv: Sequence[str]
-    out: Path | None
-    title: str | None
-    beam: int | None
+    decoders: Sequence[str]  # those that draft; none: all that have a drafter
+    block_sizes: Sequence[int]  # of them
+    rates: Sequence[float]  # how often a drafted token is right
+    drafter_width: int | None  # of a random drafter; None: the model's
+    drafter_layers: int  # of its decoder
+    drafter_shortlist: int | None  # so many first tokens to draft from; None: all
+    marks: Sequence[Mark]  # where trained pairs stand
+    subset: str  # of the data
+    sentences: int  # how many
+    plot: Path | None  # the picture to write; None: none
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path | None  # the JSON file to write; None: none
+    title: str | None  # of the table; None: made of the model's name
+    beam: int | None  # of drafted beams; None: drafts are of greedy search
 
 
 @dataclass
 class Way:
-    """One way to decode.
+    """One way to decode."""
 
-    Attributes:
-        engine: its name.
-        decoder: GREEDY, or the name of a decoder that drafts.
-        block_size: of that; 0 of GREEDY.
-        rate: how often a drafted token is right; None: the drafter is not told, or there is none.
-        generator: decodes a batch.
-        told: see ``tell``.
-        texts: by sentence, what its drafters are told, if they are.
-        tokens: of all outputs.
-        passes: for all outputs.
-    """
-
-    engine: str
-    decoder: str
-    block_size: int
+    engine: str  # its name
+    decoder: str  # GREEDY, or the name of a decoder that drafts
+    block_size: int  # of that; 0 of GREEDY
+    # how often a drafted token is right; None: the drafter is not told, or there is none
     rate: float | None
-    generator: Any
-    told: list[list[int]]
+    generator: Any  # decodes a batch
+    told: list[list[int]]  # see ``tell``
+    # by sentence, what its drafters are told, if they are
     texts: list[list[int]] = field(default_factory=list)
-    tokens: int = 0
-    passes: int = 0
+    tokens: int = 0  # of all outputs
+    passes: int = 0  # for all outputs
 
     @property
     def curve(self) -> Curve:

@@ -25,17 +25,11 @@ from .passes.models import Pair, check_model, make_pair, parse_engine, sizes
 
 @dataclass(frozen=True)
 class Way:
-    """A decoder with a beam in an engine.
+    """A decoder with a beam in an engine."""
 
-    Attributes:
-        engine: its name.
-        decoder: its method.
-        generator: decodes a batch; it measures passes at its first.
-    """
-
-    engine: str
-    decoder: str
-    generator: Any
+    engine: str  # its name
+    decoder: str  # its method
+    generator: Any  # decodes a batch; it measures passes at its first
 
 
 def make_ways(pair: Pair, drafters: dict[str, str | None], args: Settings) -> list[Way]:

@@ -39,59 +39,34 @@ WARM_UP = 8
 
 @dataclass(frozen=True)
 class Settings(Made):
-    """Of ``paradec clients``.
+    """Of ``paradec clients``."""
 
-    Attributes:
-        file: plain text, a sentence a line.
-        model: a model folder.
-        decoding: of all but greedy search; None: as ``paradec translate``.
-        clients: that ask at once.
-        limit: sentences of a measurement of many clients.
-        alone: sentences of one client.
-        typed: lines that are typed.
-        threads: of each process.
-        rounds: so many, in which the measurements alternate.
-        busy: also while others use the machine.
-    """
-
-    file: Path
-    model: Path
-    decoding: str | None
-    clients: int
-    limit: int
-    alone: int
-    typed: int
-    threads: int
-    rounds: int
-    busy: bool
+    file: Path  # plain text, a sentence a line
+    model: Path  # a model folder
+    decoding: str | None  # of all but greedy search; None: as ``paradec translate``
+    clients: int  # that ask at once
+    limit: int  # sentences of a measurement of many clients
+    alone: int  # sentences of one client
+    typed: int  # lines that are typed
+    threads: int  # of each process
+    rounds: int  # so many, in which the measurements alternate
+    busy: bool  # also while others use the machine
 
 
 class Found(NamedTuple):
-    """What some requests have given.
+    """What some requests have given."""
 
-    Attributes:
-        seconds: from the first one to the last answer.
-        answers: in the order of the texts.
-        each: seconds of each request; empty: they were not timed one by one.
-    """
-
-    seconds: float
-    answers: list[str]
-    each: list[float]
+    seconds: float  # from the first one to the last answer
+    answers: list[str]  # in the order of the texts
+    each: list[float]  # seconds of each request; empty: they were not timed one by one
 
 
 class Measured(NamedTuple):
-    """A measurement of one round.
+    """A measurement of one round."""
 
-    Attributes:
-        served: by the server.
-        beside: what stands beside it.
-        ratio: of the two, as its target has it.
-    """
-
-    served: float
-    beside: float
-    ratio: float
+    served: float  # by the server
+    beside: float  # what stands beside it
+    ratio: float  # of the two, as its target has it
 
 
 # ---- clients -------------------------------------------------------------------------------------

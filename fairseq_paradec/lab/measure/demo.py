@@ -37,25 +37,15 @@ REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
 
 @dataclass(frozen=True)
 class Settings:
-    """Of ``paradec demo``.
+    """Of ``paradec demo``."""
 
-    Attributes:
-        data: fairseq's data folder, with a ``test`` subset.
-        path: the checkpoint; None: ``model.pt`` of the folder.
-        drafters: given checkpoints, by the kind of drafter.
-        sentences: at most so many.
-        rounds: so many, interleaved.
-        block_size: positions per pass.
-        threads: of the CPU.
-    """
-
-    data: Path
-    path: Path | None
-    drafters: Mapping[str, Path | None]
-    sentences: int
-    rounds: int
-    block_size: int
-    threads: int
+    data: Path  # fairseq's data folder, with a ``test`` subset
+    path: Path | None  # the checkpoint; None: ``model.pt`` of the folder
+    drafters: Mapping[str, Path | None]  # given checkpoints, by the kind of drafter
+    sentences: int  # at most so many
+    rounds: int  # so many, interleaved
+    block_size: int  # positions per pass
+    threads: int  # of the CPU
 
 
 def decoders(

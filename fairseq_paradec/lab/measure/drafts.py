@@ -26,39 +26,23 @@ ALONE: dict[str, Any] = {"batch_size": 1, "buffer_size": 1}
 
 @dataclass(frozen=True)
 class Settings:
-    """Of ``paradec drafts``.
+    """Of ``paradec drafts``."""
 
-    Attributes:
-        file: plain text, a sentence a line.
-        model: a model folder.
-        decoding: lossless decoders.
-        limit: lines; None: all.
-        rounds: how often all are timed; 0: never.
-        argv: the words after ``paradec``.
-        out: the JSON file to write.
-    """
-
-    file: Path
-    model: Path
-    decoding: Sequence[str]
-    limit: int | None
-    rounds: int
-    argv: Sequence[str]
-    out: Path
+    file: Path  # plain text, a sentence a line
+    model: Path  # a model folder
+    decoding: Sequence[str]  # lossless decoders
+    limit: int | None  # lines; None: all
+    rounds: int  # how often all are timed; 0: never
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path  # the JSON file to write
 
 
 class Edit(NamedTuple):
-    """Texts that follow earlier ones.
+    """Texts that follow earlier ones."""
 
-    Attributes:
-        name: what is done to a text.
-        texts: as they are to be translated.
-        earlier: the text before each of them; empty: there was none.
-    """
-
-    name: str
-    texts: list[str]
-    earlier: list[str]
+    name: str  # what is done to a text
+    texts: list[str]  # as they are to be translated
+    earlier: list[str]  # the text before each of them; empty: there was none
 
 
 def typed(lines: Sequence[str]) -> Edit:

@@ -31,25 +31,15 @@ from .text import plain_text, quality_of, text_language
 
 @dataclass(frozen=True)
 class Settings(Made):
-    """Of ``paradec evaluate``.
+    """Of ``paradec evaluate``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: checkpoints, each perhaps an ensemble's with ``:`` between them.
-        subset: of the data.
-        raw: plain references, one file for each subset; none for images.
-        beam: sizes of the beam; None: as ``flags`` say.
-        smoke: whether only the first test set, beam and model are scored.
-        flags: of fairseq-generate.
-    """
-
-    data: str
-    path: Sequence[str]
-    subset: Sequence[str]
-    raw: Sequence[Path]
-    beam: Sequence[int | None]
-    smoke: bool
-    flags: Sequence[str]
+    data: str  # fairseq's data folder
+    path: Sequence[str]  # checkpoints, each perhaps an ensemble's with ``:`` between them
+    subset: Sequence[str]  # of the data
+    raw: Sequence[Path]  # plain references, one file for each subset; none for images
+    beam: Sequence[int | None]  # sizes of the beam; None: as ``flags`` say
+    smoke: bool  # whether only the first test set, beam and model are scored
+    flags: Sequence[str]  # of fairseq-generate
 
 
 def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[str]:

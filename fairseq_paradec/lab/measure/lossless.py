@@ -28,33 +28,20 @@ OWN_COLUMNS = ("decoding", "drafter_path", "block_size", "jacobi_window", "jacob
 
 @dataclass(frozen=True)
 class Settings:
-    """Of ``paradec lossless``.
+    """Of ``paradec lossless``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: the checkpoint.
-        decoding: whose variants are compared; None: those that fit ``drafter_path``.
-        drafter_path: a drafter or heads; None: none, or the model has them.
-        beams: n-best lists of these are compared with fairseq's; none: greedy outputs are.
-        engines: of ``beams``: what computes the passes.
-        subsets: of the data.
-        batch_sizes: sentences.
-        limit: sentences of a subset; None: all.
-        argv: the words after ``paradec``.
-        out: the JSON file to write.
-    """
-
-    data: str
-    path: str
-    decoding: str | None
-    drafter_path: str | None
+    data: str  # fairseq's data folder
+    path: str  # the checkpoint
+    decoding: str | None  # whose variants are compared; None: those that fit ``drafter_path``
+    drafter_path: str | None  # a drafter or heads; None: none, or the model has them
+    # n-best lists of these are compared with fairseq's; none: greedy outputs are
     beams: Sequence[int]
-    engines: Sequence[str]
-    subsets: Sequence[str]
-    batch_sizes: Sequence[int]
-    limit: int | None
-    argv: Sequence[str]
-    out: Path
+    engines: Sequence[str]  # of ``beams``: what computes the passes
+    subsets: Sequence[str]  # of the data
+    batch_sizes: Sequence[int]  # sentences
+    limit: int | None  # sentences of a subset; None: all
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path  # the JSON file to write
 
 
 def count(

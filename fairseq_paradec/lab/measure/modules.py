@@ -34,23 +34,14 @@ PARTS: Parts = {
 
 @dataclass(frozen=True)
 class Settings(Made, Timing):
-    """Of ``paradec modules``.
+    """Of ``paradec modules``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: the verifier's checkpoint.
-        decoders: of this package.
-        subset: of the data.
-        sentences: at most so many.
-        device: ``cpu`` or ``cuda``.
-    """
-
-    data: str
-    path: str
-    decoders: Sequence[Spec]
-    subset: str
-    sentences: int
-    device: str
+    data: str  # fairseq's data folder
+    path: str  # the verifier's checkpoint
+    decoders: Sequence[Spec]  # of this package
+    subset: str  # of the data
+    sentences: int  # at most so many
+    device: str  # ``cpu`` or ``cuda``
 
 
 def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, float]:

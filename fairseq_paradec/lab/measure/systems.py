@@ -36,50 +36,31 @@ _DTYPES = dict(zip(DTYPES, (torch.float32, torch.float16, torch.bfloat16), stric
 
 @dataclasses.dataclass
 class Output:
-    """One translation.
+    """One translation."""
 
-    Attributes:
-        tokens: symbols of the target dictionary, without ``</s>``.
-        text: the detokenised text; for an image its intensities.
-        passes: decoder passes; for fairseq's own search those of the batch; None if unknown.
-        blocks: for blockwise decoding the number of blocks; None for other methods.
-        drafted: of each pass, the number of drafted tokens.
-        accepted: of each pass, the number of accepted tokens.
-    """
-
-    tokens: list[str]
-    text: str
+    tokens: list[str]  # symbols of the target dictionary, without ``</s>``
+    text: str  # the detokenised text; for an image its intensities
+    # decoder passes; for fairseq's own search those of the batch; None if unknown
     passes: int | None
-    blocks: int | None = None
+    blocks: int | None = None  # for blockwise decoding the number of blocks; None for other methods
+    # of each pass, the number of drafted tokens
     drafted: list[int] = dataclasses.field(default_factory=list)
+    # of each pass, the number of accepted tokens
     accepted: list[int] = dataclasses.field(default_factory=list)
 
 
 class System(Protocol):
-    """One row of the benchmark.
+    """One row of the benchmark."""
 
-    Attributes:
-        label: its name in every table.
-        command: its specification.
-        promise: ``EXACT``, ``BEAM``, ``RELAXED``, ``OTHER_MODEL``, ``OTHER_DTYPE``
-            or ``PEER``.
-        parameters: the number of parameters of its models.
-        dtype: of its weights.
-        threads: its own number of CPU threads; None: the run's.
-        files: its checkpoints.
-        models: its fairseq models.
-        task: fairseq's task, with the test set and dictionaries.
-    """
-
-    label: str
-    command: str
-    promise: str
-    parameters: int
-    dtype: str
-    threads: int | None
-    files: list[str]
-    models: list[Any]
-    task: Any
+    label: str  # its name in every table
+    command: str  # its specification
+    promise: str  # ``EXACT``, ``BEAM``, ``RELAXED``, ``OTHER_MODEL``, ``OTHER_DTYPE`` or ``PEER``
+    parameters: int  # the number of parameters of its models
+    dtype: str  # of its weights
+    threads: int | None  # its own number of CPU threads; None: the run's
+    files: list[str]  # its checkpoints
+    models: list[Any]  # its fairseq models
+    task: Any  # fairseq's task, with the test set and dictionaries
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch: the sentences with these numbers, in this order."""

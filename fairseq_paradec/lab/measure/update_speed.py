@@ -41,17 +41,11 @@ COMMON = (
 
 
 class Spec(NamedTuple):
-    """An architecture with flags: ``ARCH [flags] [+ flags of this checkout alone]``.
+    """An architecture with flags: ``ARCH [flags] [+ flags of this checkout alone]``."""
 
-    Attributes:
-        arch: its name.
-        flags: of fairseq-train, for both sides.
-        new: more, which the older checkout may not know.
-    """
-
-    arch: str
-    flags: tuple[str, ...]
-    new: tuple[str, ...]
+    arch: str  # its name
+    flags: tuple[str, ...]  # of fairseq-train, for both sides
+    new: tuple[str, ...]  # more, which the older checkout may not know
 
     @classmethod
     def parse(cls, text: str) -> Spec:

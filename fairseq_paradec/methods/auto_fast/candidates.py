@@ -27,17 +27,11 @@ class Drafter(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One decoder with its settings.
+    """One decoder with its settings."""
 
-    Attributes:
-        label: its flags, without the drafter's path.
-        config: the options of its generator.
-        quality: ``BEAM``, ``LOSSLESS`` or ``RELAXED``.
-    """
-
-    label: str
-    config: DecodingConfig
-    quality: int = LOSSLESS
+    label: str  # its flags, without the drafter's path
+    config: DecodingConfig  # the options of its generator
+    quality: int = LOSSLESS  # ``BEAM``, ``LOSSLESS`` or ``RELAXED``
 
 
 def candidates(

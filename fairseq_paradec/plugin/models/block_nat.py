@@ -59,17 +59,11 @@ FROM_VERIFIER = (
 
 
 class BlockOutput(NamedTuple):
-    """The model's output for the blocks of a batch.
+    """The model's output for the blocks of a batch."""
 
-    Attributes:
-        hidden: N×D, hidden states at the N block positions where ``scored`` is true, in order.
-        projection: V×D, the output projection.
-        scored: B×J×K, the positions that have a target token and are not revealed.
-    """
-
-    hidden: Tensor
-    projection: Tensor
-    scored: Tensor
+    hidden: Tensor  # N×D, hidden states at the N block positions where ``scored`` is true, in order
+    projection: Tensor  # V×D, the output projection
+    scored: Tensor  # B×J×K, the positions that have a target token and are not revealed
 
     @property
     def logits(self) -> Tensor:

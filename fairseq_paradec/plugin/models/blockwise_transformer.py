@@ -50,15 +50,10 @@ DEFAULT_BLOCK_SIZE = 8  # the paper's fastest
 
 
 class HeadsOutput(NamedTuple):
-    """The outputs of some heads for a batch.
+    """The outputs of some heads for a batch."""
 
-    Attributes:
-        hidden: B×T×N×D, for N heads.
-        projection: V×D, the output projection.
-    """
-
-    hidden: Tensor
-    projection: Tensor
+    hidden: Tensor  # B×T×N×D, for N heads
+    projection: Tensor  # V×D, the output projection
 
 
 class BlockwiseDecoder(TransformerDecoder):

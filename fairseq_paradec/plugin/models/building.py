@@ -219,13 +219,9 @@ def has_whole_encoder(weights: Mapping[str, Tensor]) -> bool:
 
 
 class FreezableEncoder(TransformerModel):
-    """A Transformer whose encoder training may leave as it is.
+    """A Transformer whose encoder training may leave as it is."""
 
-    Attributes:
-        encoder_is_frozen: whether it does.
-    """
-
-    encoder_is_frozen = False
+    encoder_is_frozen = False  # whether it does
 
     def freeze_encoder(self) -> None:
         """Take the encoder's weights out of training."""

@@ -42,27 +42,16 @@ def drafting(engine: Engine) -> Engine:
 
 
 class Plan(NamedTuple):
-    """What passes are made of.
+    """What passes are made of."""
 
-    Attributes:
-        batch: sentences.
-        source: their length.
-        cached: target tokens in front of a chunk.
-        chunks: lengths of chunks.
-        blocks: numbers of masks in a drafter's pass.
-        engines: names.
-        peer: a folder with the model as CTranslate2 reads it, or None.
-        threads: of CTranslate2.
-    """
-
-    batch: int
-    source: int
-    cached: int
-    chunks: list[int]
-    blocks: list[int]
-    engines: list[str]
-    peer: str | None
-    threads: int
+    batch: int  # sentences
+    source: int  # their length
+    cached: int  # target tokens in front of a chunk
+    chunks: list[int]  # lengths of chunks
+    blocks: list[int]  # numbers of masks in a drafter's pass
+    engines: list[str]  # names
+    peer: str | None  # a folder with the model as CTranslate2 reads it, or None
+    threads: int  # of CTranslate2
 
 
 class Bench:

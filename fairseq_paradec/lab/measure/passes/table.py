@@ -25,37 +25,21 @@ from .models import Pair, SizedModel, check_model, make_pair, sizes
 
 @dataclass(frozen=True)
 class Settings(SizedModel, Timing):
-    """Of ``paradec passes``.
+    """Of ``paradec passes``."""
 
-    Attributes:
-        chunks: numbers of tokens in a pass.
-        block_sizes: numbers of masks in a drafter's pass.
-        batch: sentences.
-        source_length: tokens, with ``</s>``.
-        cached: tokens in front of a chunk.
-        repetitions: of a pass in a round.
-        peers: whether CTranslate2 is measured, too.
-        memory_mib: of the large tensor.
-        matrix: rows and columns of the matrices for peaks.
-        acceptance: a benchmark's JSON; None: no sentences are estimated.
-        argv: the words after ``paradec``.
-        out: the JSON file to write; None: none.
-        title: of the document; None: made of the model's name.
-    """
-
-    chunks: Sequence[int]
-    block_sizes: Sequence[int]
-    batch: int
-    source_length: int
-    cached: int
-    repetitions: int
-    peers: bool
-    memory_mib: int
-    matrix: int
-    acceptance: Path | None
-    argv: Sequence[str]
-    out: Path | None
-    title: str | None
+    chunks: Sequence[int]  # numbers of tokens in a pass
+    block_sizes: Sequence[int]  # numbers of masks in a drafter's pass
+    batch: int  # sentences
+    source_length: int  # tokens, with ``</s>``
+    cached: int  # tokens in front of a chunk
+    repetitions: int  # of a pass in a round
+    peers: bool  # whether CTranslate2 is measured, too
+    memory_mib: int  # of the large tensor
+    matrix: int  # rows and columns of the matrices for peaks
+    acceptance: Path | None  # a benchmark's JSON; None: no sentences are estimated
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path | None  # the JSON file to write; None: none
+    title: str | None  # of the document; None: made of the model's name
 
 
 def _check(args: Settings) -> None:
