@@ -17,6 +17,8 @@ from typing import Any
 
 from .errors import excludes, option_error
 
+#: The dtypes that drafts can have.
+DRAFTER_DTYPES = ("fp32", "bf16", "int8", "int4")
 #: No number of an option is larger: C++ counts with 32 bits.
 LARGEST = (1 << 31) - 1
 
@@ -146,7 +148,7 @@ class DecodingConfig:
         None,
         "dtype of the weights in a drafter's passes and in heads. Drafts differ by rounding; an "
         "exact decoder's output does not",
-        choices=("fp32", "bf16", "int8", "int4"),
+        choices=DRAFTER_DTYPES,
         absent="int8 where passes are native, else that of the verifier",
     )
     speed_profile: str | None = _option(

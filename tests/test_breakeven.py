@@ -83,6 +83,16 @@ def test_told_drafts_and_the_drafters_cache(monkeypatch):
         bench.time(way, 1)
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", ["int4", "int8"])
+def test_the_dtype_of_drafts_is_the_flags(dtype):
+    given = f"--arch-size tiny --decoder self_draft --block-sizes 4 --drafter-dtype {dtype}"
+    pair, args = random_pair("tiny", 50, 1), made(*given.split())
+    drafters = breakeven.find_drafters(pair, args)
+    _, *ways = breakeven.make_ways(pair, drafters, args, breakeven.FORCED)
+    assert ways and {way.generator.config.drafter_dtype for way in ways} == {dtype}
+
+
 def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):
     argv = [str(DEMO), "--path", str(DEMO / "model.pt"), "--drafter-path", str(DEMO / "drafter.pt")]
     assert paradec(["breakeven", *argv, *TINY[4:], "--block-sizes", "8"]) == 0

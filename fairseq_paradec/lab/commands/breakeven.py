@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 
 from ...cli import arguments
+from ...config import DRAFTER_DTYPES
 from ...errors import option_error
 from ..analysis.break_even import Mark
 from ..measure.traits import drafting
@@ -85,6 +86,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add("--drafter-layers", type=number, default=1, help="the same: its decoder's (default: 1)")
     add("--drafter-shortlist", type=number, help="draft from so many first tokens (default: all)")
+    add(
+        "--drafter-dtype",
+        choices=DRAFTER_DTYPES,
+        help="of the drafts' weights (default: as the decoders', int8 where passes are native)",
+    )
     add(
         "--mark",
         action="append",

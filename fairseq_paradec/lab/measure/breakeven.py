@@ -27,7 +27,7 @@ from .passes.models import Pair, SizedModel, check_model, make_pair, parse_engin
 from .told import tell, with_errors
 from .traits import drafting
 
-GREEDY, SHORTLIST = "greedy", "drafter_shortlist"
+GREEDY, SHORTLIST, DTYPE = "greedy", "drafter_shortlist", "drafter_dtype"
 # Random weights: lengths of sources, with </s>; an output has as many tokens as its source.
 SHORTEST, LONGEST = 8, 24
 FORCED = {"max_len_a": 1, "max_len_b": -1}
@@ -45,6 +45,7 @@ class Settings(SizedModel, Timing):
     drafter_width: int | None  # of a random drafter; None: the model's
     drafter_layers: int  # of its decoder
     drafter_shortlist: int | None  # so many first tokens to draft from; None: all
+    drafter_dtype: str | None  # of the drafts' weights; None: the decoders' own default
     marks: Sequence[Mark]  # where trained pairs stand
     subset: str  # of the data
     sentences: int  # how many
@@ -154,6 +155,7 @@ def make_ways(
         ways.append(Way(name, GREEDY, 0, None, greedy, []))
         # Whole drafts, whatever the drafter thinks of them.
         whole: dict[str, Any] = {SHORTLIST: args.drafter_shortlist, "draft_confidence": 0.0}
+        whole[DTYPE] = args.drafter_dtype
         for decoder, block_size in product(drafters, dict.fromkeys(args.block_sizes)):
             method = METHODS[decoder]
             words = len(pair.task.target_dictionary)
@@ -333,17 +335,20 @@ def breakeven(args: Settings) -> int:
     return 0
 
 
-def _in_words(pair: Pair, kind: str | None) -> str:
-    """Say what drafts for a method with drafters of a kind."""
+def _in_words(pair: Pair, kind: str | None, dtype: str | None) -> str:
+    """Say what drafts for a method with drafters of a kind, their weights in a dtype."""
     if kind is None:
-        return "the model in int8"
+        return f"the model in {dtype or 'int8'}"
     return "heads on the model" if kind == HEADS else sizes(pair.helper(kind))
 
 
 def _notes(bench: Bench, drafters: Iterable[str], args: Settings) -> list[str]:
     """Return what a reader must know to read the numbers right."""
     pair, count = bench.pair, len(bench.samples)
-    drawn = {name: f"`{name}`: {_in_words(pair, METHODS[name].drafter)}" for name in drafters}
+    drawn = {
+        name: f"`{name}`: {_in_words(pair, METHODS[name].drafter, args.drafter_dtype)}"
+        for name in drafters
+    }
     random = args.arch_size is not None
     sentences = f"{count} sentences of `{args.subset}` of {args.data}, from short to long."
     if random:

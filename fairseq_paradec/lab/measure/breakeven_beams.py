@@ -57,6 +57,7 @@ def make_ways(pair: Pair, drafters: dict[str, str | None], args: Settings) -> li
                 continue
             options: dict[str, Any] = {"engine": engine.kind, "engine_dtype": engine.dtype}
             options |= {"decoding": decoder, "drafter_path": path, "beam": args.beam}
+            options |= {"drafter_dtype": args.drafter_dtype}
             found.append(Way(name, decoder, build(pair.task, [pair.model], **options, **limits)))
     if not found:
         given = ",".join(args.engines)
