@@ -15,10 +15,6 @@ from .errors import option_error
 def read(flag: str, path: str) -> str:
     """Read a file of UTF-8 text.
 
-    Args:
-        flag: the flag that names it, for errors.
-        path: the file.
-
     Raises:
         UsageError: it cannot be read, is empty, or is no UTF-8 text.
     """

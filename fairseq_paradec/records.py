@@ -184,10 +184,6 @@ def open_report(flag: str, path: str) -> Any:
 
     A process truncates a file when it first opens it; later decoders of the process append.
 
-    Args:
-        flag: the flag that names the file, for the error message.
-        path: the file.
-
     Raises:
         UsageError: the file cannot be opened, or another process writes to it.
     """
@@ -213,10 +209,6 @@ def open_report(flag: str, path: str) -> Any:
 
 def write(file: Any, record: Record) -> None:
     """Write one sentence's record as a line of JSON, or nothing of it.
-
-    Args:
-        file: of ``open_report``.
-        record: without schema and version.
 
     Raises:
         OSError: the disk is full, or nobody reads the pipe.

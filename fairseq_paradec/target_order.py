@@ -168,11 +168,7 @@ class TargetOrder:
         return torch.arange(width) % self.directions
 
     def direction_name(self, direction: int) -> str:
-        """Name a direction: its number from 1, and → where it writes from left to right, else ←.
-
-        Args:
-            direction: as in ``directions_of``, from 0.
-        """
+        """Name a direction: its number from 1, and → where it writes from left to right, else ←."""
         if self.directions == 1:
             backwards = self.right_to_left
         else:

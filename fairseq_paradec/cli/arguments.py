@@ -72,14 +72,7 @@ def declare_table(
     out: str = "JSON file to write",
     required: bool = True,
 ) -> None:
-    """Declare the flags of the table that a command writes.
-
-    Args:
-        parser: of the command.
-        title: the default of ``--title``.
-        out: the help of ``--out``.
-        required: whether the command needs ``--out``.
-    """
+    """Declare the flags of the table that a command writes; ``out`` is the help of ``--out``."""
     parser.add_argument("--title", default=title, help="of the section in RESULTS.md")
     parser.add_argument("--out", type=Path, required=required, help=out)
 
@@ -142,10 +135,6 @@ def declare_steps(parser: argparse.ArgumentParser, package: str, steps: Mapping[
 
 def run(name: str, command: Callable[[], int]) -> int:
     """Run a command; return its exit status: 2 for a user's mistake, 130 for Ctrl-C.
-
-    Args:
-        name: as typed, for the message.
-        command: what to do.
 
     Raises:
         SystemExit: nobody reads its output on.

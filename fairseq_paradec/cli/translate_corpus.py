@@ -34,10 +34,6 @@ _FILES = {"input": "INPUT", "model": "--model", "drafter-path": "--drafter-path"
 def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Translate files to ``args.out/parts``.
 
-    Args:
-        args: of the command.
-        options: of ``Translator.results``, by name.
-
     Raises:
         UsageError: an option is wrong, or the work cannot be done.
     """

@@ -177,13 +177,7 @@ def hypotheses_of(found: Searched) -> list[Written]:
 
 
 def _ended(ended: Step, before: Sequence[Step], eos: int) -> dict[int, list[Written]]:
-    """Return the ended hypotheses of each sentence; what follows the first ``</s>`` is dropped.
-
-    Args:
-        ended: of all live sentences.
-        before: the earlier steps.
-        eos: ``</s>``.
-    """
+    """Return the ended hypotheses of each sentence; what follows the first ``</s>`` is dropped."""
     place, parent = where = np.nonzero(np.isfinite(ended.totals))
     found: dict[int, list[Written]] = {}
     if not len(place):

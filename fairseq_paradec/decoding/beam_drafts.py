@@ -44,9 +44,6 @@ class Words(NamedTuple):
 class Nodes:
     """A sentence's tree of tokens. Node 0 is the decoder's first input, at depth 0.
 
-    Args:
-        start: that input.
-
     Attributes:
         tokens: of each node.
         parents: of each node, a smaller number; -1 of node 0.
@@ -152,10 +149,6 @@ class Reader:
     ) -> list[dict[int, Words]]:
         """Read nodes in one pass, and what is missing of the paths to them.
 
-        Args:
-            beams: all sentences.
-            wanted: of each, the nodes.
-
         Returns:
             Of each sentence, the words behind what was read.
         """
@@ -231,10 +224,7 @@ class DraftedBeamSearch:
 
     @torch.inference_mode()
     def run(self, rows: Sequence[Row]) -> tuple[list[list[Written]], list[list[Round]]]:
-        """Search until each sentence has its hypotheses.
-
-        Args:
-            rows: the sentences; the encoders have run.
+        """Search until each sentence has its hypotheses; the encoders have run.
 
         Returns:
             B lists of hypotheses, in the order in which they finish, and each sentence's rounds.

@@ -65,9 +65,6 @@ class Depths:
     Costs are measured once for each size of batch, a power of two; how many steps are kept is
     counted over all batches so far.
 
-    Args:
-        name: of the decoder, for the log.
-
     Attributes:
         costs: what was measured, by size of batch.
     """

@@ -205,17 +205,7 @@ def branches(
     acceptance: ExactMatch,
     whole: bool,
 ) -> Branches:
-    """Find the path of each row's tree that is looked at.
-
-    Args:
-        scorer: the verifier.
-        hidden: its states at the trees' nodes, B×R×D.
-        rules: which tokens are allowed.
-        rows: B rows.
-        trees: the pass's.
-        acceptance: the rule.
-        whole: whether log-probabilities are wanted.
-    """
+    """Find the path of each row's tree that is looked at; ``whole``: with log-probabilities."""
     at = rules.at(rows, depths=trees.mask.depths)
     scored, log_probs = None, None
     if whole:

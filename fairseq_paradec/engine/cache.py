@@ -30,11 +30,7 @@ class Place(NamedTuple):
 
 
 def check_memory(needed: int, rows: int) -> None:
-    """Refuse a cache that does not fit in the memory that is free.
-
-    Args:
-        needed: bytes.
-        rows: of the batch.
+    """Refuse a cache of so many bytes that does not fit in the memory that is free.
 
     Raises:
         UsageError: it does not fit. Without this the system would end the process.

@@ -193,11 +193,7 @@ class ChunkScorer:
     # ---- one batch -----------------------------------------------------------------------------
 
     def encode(self, net_input: dict[str, Tensor]) -> None:
-        """Run the encoder and start an empty cache.
-
-        Args:
-            net_input: fairseq's ``net_input``, with ``src_tokens`` B×S and ``src_lengths`` B.
-        """
+        """Run the encoder and start an empty cache."""
         self._gather_weights()
         for of_last_batch in ("cache", "encoder_out"):  # never two of them
             self.__dict__.pop(of_last_batch, None)
@@ -298,10 +294,6 @@ class ChunkScorer:
 
         ``writes`` says whether it can. It needs no cache but the source's. All inputs of a step see
         each other, and those of all steps before.
-
-        Args:
-            at: the first position of each row.
-            how: the search goes.
         """
         return native_search(self.weights, self.cache, self.projection.linear, at, how)
 

@@ -53,11 +53,6 @@ Mask = Literal["causal", "all"] | Tensor | Tree
 def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
     """Return the bias of the attention scores: 0 where a slot is attended to, -inf elsewhere.
 
-    Args:
-        cache: the cache, with room for the chunk.
-        place: of the chunk in it.
-        mask: see above.
-
     Returns:
         K×T, or R×1×K×T; None if every slot is attended to.
     """

@@ -182,9 +182,6 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
     def _limits(self, args: Any) -> dict[str, Any]:
         """Return fairseq's limits: the length of one image.
 
-        Args:
-            args: options, by attribute.
-
         Raises:
             UsageError: the options set other limits.
         """

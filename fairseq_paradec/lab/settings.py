@@ -30,12 +30,6 @@ class Timing:
 
 
 def settings(kind: type[S], args: argparse.Namespace, **made: Any) -> S:
-    """Return a command's settings: each field is the argument of its name.
-
-    Args:
-        kind: a dataclass.
-        args: the command's arguments.
-        made: the fields that are no argument as it was given.
-    """
+    """Return a command's settings: each field is ``made``, or the argument of its name."""
     names = {one.name for one in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: getattr(args, name) for name in names - made.keys()}, **made)

@@ -364,10 +364,6 @@ class ParallelDecoder(Decoder):
 def refuse_drafts(decoder: Any, config: DecodingConfig) -> None:
     """Refuse earlier outputs as drafts where they could change an output, or would not be read.
 
-    Args:
-        decoder: a Decoder, or another generator of fairseq's.
-        config: its options.
-
     Raises:
         UsageError: the decoder does not write greedy's output by verifying.
     """

@@ -165,9 +165,6 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
 def check_auto(given: Mapping[str, Any]) -> None:
     """Refuse options that ``--decoding auto`` would ignore with a model without its own method.
 
-    Args:
-        given: the value of each of ``FLAGS_OF_AUTO``.
-
     Raises:
         UsageError: one of them is set.
     """

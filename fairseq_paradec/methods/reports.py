@@ -84,14 +84,6 @@ class Reports:
     ) -> None:
         """Count a batch and write its records.
 
-        Args:
-            sample: fairseq's batch.
-            rows: the decoded sentences.
-            hypos: their hypotheses.
-            seconds: the batch's decoding time.
-            verdicts: the audit's result of each row, or None.
-            provenance: returns the records' fields of provenance.
-
         Raises:
             UsageError: a file cannot be opened.
         """

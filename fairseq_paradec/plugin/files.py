@@ -23,14 +23,7 @@ def read_checkpoint(path: str) -> dict[str, Any]:
 def new_checkpoint(
     source: str, target: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Return a checkpoint as fairseq-train writes it, without the state of a training.
-
-    Args:
-        source: the source language.
-        target: the target language.
-        options: the model's, by fairseq's names.
-        weights: the model's, by fairseq's names.
-    """
+    """Return a checkpoint as fairseq-train writes it, without the state of a training."""
     cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
     task = asdict(TranslationConfig(data=".", source_lang=source, target_lang=target))
     cfg["task"] = OmegaConf.to_container(OmegaConf.create(task), enum_to_str=True)

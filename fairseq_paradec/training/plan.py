@@ -85,11 +85,6 @@ class Plan:
 def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) -> Plan:
     """Return the settings of a run.
 
-    Args:
-        request: what the user asks for.
-        gpus: the number of CUDA devices.
-        pays: whether bfloat16 is faster on this CPU.
-
     Raises:
         UsageError: a file is missing, or something does not fit.
     """

@@ -88,13 +88,7 @@ def start_of(arch: str) -> str | None:
 
 
 def settings(arch: str, preset: str, conditions: Collection[str]) -> Settings:
-    """Return how an architecture is trained.
-
-    Args:
-        arch: its name, of the plugin or of fairseq.
-        preset: one of ``data()["presets"]``.
-        conditions: those of presets.toml that hold.
-    """
+    """Return how an architecture is trained."""
     of_preset, share = data()["presets"][preset], data()["schedule"]["warmup_share"]
     found = Settings({}, of_preset["size"], of_preset["average"], share)
     for table in _tables(kind_of(arch), preset):

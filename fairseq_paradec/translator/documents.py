@@ -162,13 +162,7 @@ class Document:
         return Text("".join(parts), notes)
 
     def written(self, one: str | Sentence, found: Sequence[str | None], notes: list[str]) -> str:
-        """Return a piece of the translated text, a sentence's with its marks.
-
-        Args:
-            one: of ``pieces``.
-            found: translations as of ``join``; only those of this sentence are read.
-            notes: gets what is to be said of it.
-        """
+        """Return a piece of the translated text, a sentence's with its marks."""
         if isinstance(one, str):
             return one
         whole = found[one.number] if one.has_words else one.plain
@@ -186,14 +180,7 @@ class Document:
         return one.before + self._with(bare, target, marks, []) + one.after
 
     def _with(self, source: str, target: str, marks: Sequence[Mark], things: Sequence[Mark]) -> str:
-        """Write a translation with its marks.
-
-        Args:
-            source: the sentence in which the marks stand.
-            target: its translation.
-            marks: of the sentence; a thing is placed like a mark unless ``things`` has places.
-            things: the things, at their places in the translation.
-        """
+        """Write a translation with its marks."""
         placed = [mark for mark in marks if not (things and mark.kind == THING)]
         where = place([(mark.at, mark.kind) for mark in placed], source, target)
         order = sorted(things)
@@ -300,11 +287,6 @@ def place(marks: Sequence[tuple[int, str]], source: str, target: str) -> list[in
     Words that are equal in both are fixed points, and so are both ends; between them a mark keeps
     its share of the words. What opens stands before a word, what closes behind one, and marks with
     words between them have a word between them, if there are enough.
-
-    Args:
-        marks: place and kind.
-        source: the sentence.
-        target: its translation.
     """
     if not marks:
         return []

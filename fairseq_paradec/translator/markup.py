@@ -37,10 +37,6 @@ Piece = str | Block
 def parse(text: str, format: str) -> list[Piece]:
     """Part a text into pieces; see the module.
 
-    Args:
-        text: of any length.
-        format: of ``FORMATS``.
-
     Raises:
         UsageError: there is no such format.
     """

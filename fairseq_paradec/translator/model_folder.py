@@ -63,10 +63,6 @@ class ModelFolder:
 def read(path: Path, flag: str = "--model") -> ModelFolder:
     """Read a model folder, and check that its files are there and unchanged.
 
-    Args:
-        path: the folder.
-        flag: the flag that names it, for errors.
-
     Raises:
         UsageError: it is no model folder, a key is unknown, missing or wrong, or a file is missing
             or has another hash.
@@ -91,10 +87,6 @@ def read(path: Path, flag: str = "--model") -> ModelFolder:
 
 def write(path: Path, folder: ModelFolder) -> None:
     """Write ``paradec.json``, the last file of a folder; the others are there.
-
-    Args:
-        path: the folder.
-        folder: what it holds.
 
     Raises:
         OSError: a named file cannot be read.
@@ -123,10 +115,6 @@ def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
     """Make a folder whole or not at all: yields a temporary one, which becomes it at the end.
 
     Temporary ones of processes that were killed are removed: nobody holds their locks.
-
-    Args:
-        path: the folder, which does not exist or is empty.
-        flag: the argument that names it, for errors.
 
     Raises:
         UsageError: it is not empty, or cannot be made.

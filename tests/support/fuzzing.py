@@ -317,15 +317,7 @@ Found = dict[str, tuple[str, list[Change]]]
 
 
 def hunt(target: Target, folder: Path, examples: int, number: int, seconds: float) -> Found:
-    """Return what goes wrong with spoilt files.
-
-    Args:
-        target: what is spoilt.
-        folder: with the file.
-        examples: how many are tried.
-        number: of the hunt; another one tries others.
-        seconds: after which a process is taken for one that hangs.
-    """
+    """Return what goes wrong with spoilt files."""
     last = folder.with_name("last")
     found: Found = {}
 

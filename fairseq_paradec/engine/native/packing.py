@@ -194,13 +194,7 @@ def pack_heads(heads: Any, form: str) -> Any:
 
 
 class NativeEncoder:
-    """A stock encoder by native passes; called like LeanEncoder.
-
-    Args:
-        lean: of the same encoder, gathered plainly.
-        form: ``fp32``, ``bf16`` or ``int8``.
-        shelf: see ``NativeMap``.
-    """
+    """A stock encoder by native passes; called like LeanEncoder."""
 
     def __init__(self, lean: LeanEncoder, form: str, shelf: Shelf | None = None) -> None:
         self.pad, self.scale, self.vectors = lean.pad, lean.scale, lean.vectors

@@ -48,9 +48,6 @@ class Position:
 def count(records: Iterable[Mapping[str, Any]]) -> list[Position]:
     """Count all passes of some sentences.
 
-    Args:
-        records: of a trace, one a sentence; read once.
-
     Returns:
         The positions of the longest draft; none without drafts.
     """

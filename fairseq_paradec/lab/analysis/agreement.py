@@ -54,9 +54,6 @@ def find_verb(tokens: Sequence[str]) -> tuple[int, int] | None:
     The rule: the first word determines the number; a noun (with a capital) that is no collective
     follows, then, before any comma or ``und``, a verb of the list in that number.
 
-    Args:
-        tokens: words and punctuation, split at spaces.
-
     Returns:
         Positions of noun and verb, or None.
     """

@@ -29,10 +29,6 @@ class Node:
 def read_tree(record: Record, where: str) -> list[Node]:
     """Return the nodes of a trace's record, in the order in which they were read.
 
-    Args:
-        record: of a sentence.
-        where: which one, for errors.
-
     Raises:
         UsageError: it has no tree, or one that contradicts itself.
     """

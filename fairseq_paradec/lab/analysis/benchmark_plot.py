@@ -39,12 +39,7 @@ WRONG = "#c0392b"
 
 
 def draw(document: dict[str, Any], target: Path | BinaryIO) -> None:
-    """Write the picture of a benchmark.
-
-    Args:
-        document: what ``paradec benchmark`` wrote.
-        target: as in ``save``.
-    """
+    """Write the picture of a benchmark."""
     seconds, setting = document["seconds"], document["setting"]
     panels = [_latency]
     if seconds["throughput"]:
@@ -157,9 +152,6 @@ def _threads(ax: Any, document: dict[str, Any]) -> None:
 def series(points: Sequence[BlockPoint]) -> dict[str, list[tuple[int, BlockPoint]]]:
     """Group points whose names differ only in a last number (``both 4``, ``both 8``).
 
-    Args:
-        points: of one benchmark.
-
     Returns:
         Numbers (0 without one) and points by name, in ascending order. The name of a group of
         several points lacks the number.
@@ -176,12 +168,7 @@ def series(points: Sequence[BlockPoint]) -> dict[str, list[tuple[int, BlockPoint
 
 
 def draw_blocks(benchmarks: Mapping[str, Sequence[BlockPoint]], target: Path | BinaryIO) -> None:
-    """Write the picture of speed-up over mean accepted block (stern2018, Figure 4).
-
-    Args:
-        benchmarks: by title, the points of each.
-        target: as in ``save``.
-    """
+    """Write the picture of speed-up over mean accepted block (stern2018, Figure 4)."""
     figure, axes = plt.subplots(1, 2, figsize=(12.8, 5.0), squeeze=False)
     for base, ax in zip((OWN_GREEDY, GREEDY), axes[0], strict=True):
         names = []

@@ -23,8 +23,7 @@ Row = dict[str, Any]
 def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the tables of a benchmark, each with ``title``, ``notes`` and ``rows``.
 
-    Args:
-        document: what ``paradec benchmark`` wrote; its own ``tables`` are not read.
+    They are made of the raw samples; the benchmark's own ``tables`` are not read.
     """
     own = [s for s in document["systems"] if s["promise"] != "peer"]
     peers = [s for s in document["systems"] if s["promise"] == "peer"]
@@ -131,9 +130,6 @@ def shown_names(systems: Sequence[dict[str, Any]]) -> list[str]:
 
     Engine and dtype are added if this package's decoders have several; the labels of fairseq's
     search and of peers tell them already.
-
-    Args:
-        systems: of a document.
     """
 
     def engine(system: dict[str, Any]) -> str:
@@ -173,12 +169,7 @@ def label(system: dict[str, Any]) -> str:
 
 
 def output_row(system: dict[str, Any], blocks: bool = False) -> Row:
-    """Return a system's row on its outputs.
-
-    Args:
-        system: of the document.
-        blocks: whether there is a column for the mean accepted block.
-    """
+    """Return a system's row on its outputs."""
     at_one = system["agreement"]["1"]
     row: Row = {
         "decoder": shown(system),
@@ -211,11 +202,7 @@ class BlockPoint:
 
 
 def block_points(document: dict[str, Any]) -> list[BlockPoint]:
-    """Return our greedy search and each blockwise system of a benchmark, in its order.
-
-    Args:
-        document: what ``paradec benchmark`` wrote.
-    """
+    """Return our greedy search and each blockwise system of a benchmark, in its order."""
     times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
     tokens = {system["label"]: system["tokens"] for system in document["systems"]}
     points = []
@@ -271,12 +258,7 @@ def milliseconds(rounds: Rounds) -> Spread:
 
 
 def throughput(rounds: Rounds, sentences: int) -> Spread:
-    """Return sentences per second.
-
-    Args:
-        rounds: of each batch.
-        sentences: in all batches of a round.
-    """
+    """Return sentences per second."""
     return Spread.of([sentences / total(times) for times in rounds])
 
 
@@ -324,13 +306,7 @@ def peer_threads_rows(
 
 
 def peer_row(system: dict[str, Any], times: dict[str, Rounds], main: int) -> Row:
-    """Return the latency of a peer, with its own dtype and threads.
-
-    Args:
-        system: of the document.
-        times: of all systems.
-        main: the number of threads of the run.
-    """
+    """Return the latency of a peer, with its own dtype and threads."""
     name, at_one = system["label"], system["agreement"]["1"]
     return {
         "peer": name,

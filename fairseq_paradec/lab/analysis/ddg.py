@@ -107,12 +107,7 @@ class DependencyGraph:
         )
 
     def is_right(self, number: int, position: int) -> bool:
-        """Return whether a pass has the output's token at a position, predicted or committed.
-
-        Args:
-            number: of the pass, from 1.
-            position: from 0.
-        """
+        """Return whether a pass (from 1) has the output's token at a position (from 0)."""
         prediction = self.predictions[number - 1][position]
         if prediction is None:
             return position < self.starts[number - 1]
@@ -153,10 +148,6 @@ def method(record: Record) -> str:
 
 def from_record(record: Record, name: str) -> DependencyGraph:
     """Make a graph of a sentence's record.
-
-    Args:
-        record: one line of a trace file.
-        name: of the sentence, for errors too.
 
     Raises:
         UsageError: the method is no Jacobi decoder or greedy search, or the record is malformed or
@@ -273,10 +264,6 @@ def as_text(graph: DependencyGraph, source: Sequence[str] | None = None) -> str:
     """Return a graph for a terminal: a line per pass with the tokens that became final in it.
 
     Each token has its position and its probability in that pass; an empty pass has a ``-``.
-
-    Args:
-        graph: of one sentence.
-        source: the source's tokens, to be shown as well.
     """
     last = str(graph.num_passes)
     lines = [heading(graph)]

@@ -57,13 +57,7 @@ class _Place:
 
 
 def draw(graph: DependencyGraph, path: Path, source: Sequence[str] | None = None) -> None:
-    """Write the picture of a graph.
-
-    Args:
-        graph: of one sentence.
-        path: a PNG or SVG file.
-        source: the source's tokens, to be shown as well.
-    """
+    """Write the picture of a graph."""
     with fonts.drawing(texts(graph, source)):
         _draw(graph, path, source)
 

@@ -105,12 +105,7 @@ _LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.fc1\.weight")
 
 
 def read_heads(sizes: Mapping[str, Sequence[int]], block_size: int) -> Heads | None:
-    """Return the shape of heads from the sizes of a model's weights; None if it has none.
-
-    Args:
-        sizes: by name, as in a checkpoint of the model or of heads alone.
-        block_size: k, with head 0.
-    """
+    """Return the shape of heads from the sizes of a model's weights; None if it has none."""
     outer = sizes.get("decoder.heads.outer")
     if outer is None:
         return None
@@ -248,13 +243,7 @@ def _pass(shape: Shape, tokens: int, cached: int, source: int, hypotheses: int =
 
 
 def greedy(shape: Shape, source: int, tokens: int) -> Count:
-    """Count greedy search: a token a pass.
-
-    Args:
-        shape: of the model.
-        source: S.
-        tokens: of the output, ``</s>`` counted.
-    """
+    """Count greedy search: a token a pass."""
     return sum((_pass(shape, 1, t, source) for t in range(tokens)), _read(shape, source))
 
 
@@ -268,12 +257,6 @@ def verifying(
 
     A pass is assumed to fill its block after a drafted ``</s>``: a record does not tell whether the
     length limit left less room.
-
-    Args:
-        record: of a trace.
-        shape: the verifier's.
-        drafter: the drafter or heads, if any.
-        beam: number of hypotheses.
     """
     source = len(record["source"])
     passes = (_pass(shape, _scored(e), e["start"], source) for e in record["trace"])

@@ -39,11 +39,7 @@ class Fonts:
 
 
 def choose(texts: Iterable[str]) -> Fonts:
-    """Find fonts for texts: the usual one, and as few others as possible for what it lacks.
-
-    Args:
-        texts: the texts to draw; controls are spelled out.
-    """
+    """Find fonts for texts: the usual one, and as few others as possible for what it lacks."""
     lacking = {c for text in texts for c in printable(text) if not _is_unseen(c)}
     families = [USUAL]
     lacking -= _characters(font_manager.findfont(USUAL))
@@ -60,11 +56,7 @@ def choose(texts: Iterable[str]) -> Fonts:
 
 
 def warning(missing: list[str]) -> str:
-    """Return a line that names characters drawn as boxes, and packages with fonts.
-
-    Args:
-        missing: characters from ``choose``; at least one.
-    """
+    """Return a line that names characters drawn as boxes, and packages with fonts."""
     named = ", ".join(_named(character) for character in missing[:NAMED])
     more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
     return (
@@ -78,9 +70,6 @@ def drawing(texts: Iterable[str]) -> Iterator[None]:
     """Make matplotlib draw texts literally, with the right fonts, and reproducibly.
 
     Characters without a font become boxes; the command warns of them (``warning``).
-
-    Args:
-        texts: all texts that are drawn.
     """
     settings = {
         "font.family": choose(texts).families,

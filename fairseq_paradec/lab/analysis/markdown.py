@@ -17,11 +17,7 @@ def cell(value: Any) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows; columns of numbers are aligned to the right.
-
-    Args:
-        rows: all with the same keys.
-    """
+    """Format rows; columns of numbers are aligned to the right."""
     columns = list(rows[0])
     cells = [[cell(row[column]) for column in columns] for row in rows]
     numeric = [
@@ -36,11 +32,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(found: Sequence[dict[str, Any]]) -> str:
-    """Join tables to Markdown.
-
-    Args:
-        found: each with ``title``, ``notes`` and ``rows``.
-    """
+    """Join tables to Markdown."""
     parts = []
     for one in found:
         parts += [

@@ -53,10 +53,6 @@ def over_translation(translations: Sentences, references: Sentences) -> OverTran
     over all n-grams of the translations; OTEM = LP · (rate(1) · ... · rate(N))^(1/N). LP is
     exp(1 - R/T) if the T tokens of the translations exceed the R of the references, else 1. The
     authors' script metric.py (DeepLearnXMU/Otem-Utem) computes this with N = 2.
-
-    Args:
-        translations: tokens of each.
-        references: tokens of each.
     """
     surplus, total = [0] * ORDERS, [0] * ORDERS
     for ours, theirs in zip(translations, references, strict=True):
@@ -103,9 +99,6 @@ def repetition(translations: Sentences) -> Repetition:
     """Measure the token repetition ratio (xia2022, appendix B, Table 9).
 
     The paper does not define it; here it is the share of tokens equal to the one before.
-
-    Args:
-        translations: tokens of each.
     """
     counts = [repeated_tokens(tokens, longest=1) for tokens in translations]
     return Repetition(sum(map(len, translations)), sum(counts), sum(map(bool, counts)))

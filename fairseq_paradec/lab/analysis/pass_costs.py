@@ -65,13 +65,7 @@ def dtype_of(engine: str) -> str:
 
 
 def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
-    """Return the floor of some pieces of a pass.
-
-    Args:
-        document: with ``bandwidth`` and ``peak``.
-        engine: of the pass.
-        pieces: with ``bytes``, ``cache_bytes``, ``flops`` and ``dtype``.
-    """
+    """Return the floor of some pieces of a pass."""
     (memory,) = (one for one in document["bandwidth"] if one["name"] == dtype_of(engine))
     bandwidth = memory["bytes"] / middle(memory["seconds"])
     peaks: dict[str, float] = {}
@@ -86,10 +80,9 @@ def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
 
 
 def tables(document: Row) -> list[Row]:
-    """Return the tables, each with ``title``, ``notes`` and ``rows``.
+    """Return the tables of passes, each with ``title``, ``notes`` and ``rows``.
 
-    Args:
-        document: what ``paradec passes`` wrote; its own ``tables`` are not read.
+    They are made of the raw samples; the document's own ``tables`` are not read.
     """
     engines = document["setting"]["engines"]
     found = [_machine_table(document), _pass_table(document), _search_table(document)]
@@ -315,11 +308,6 @@ def _between(document: Row, part: str, engine: str, chunk: int) -> tuple[float |
 
 def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | None:
     """Estimate the seconds that a sentence takes, and their floor.
-
-    Args:
-        document: with the passes of this machine.
-        engine: runs the passes.
-        system: of ``acceptance``: passes per sentence, chunk of a pass, masks or steps.
 
     Returns:
         None where a pass was not measured.

@@ -44,10 +44,6 @@ def maps(
 ) -> tuple[Pixels, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return an output as an image, with maps of its steps.
 
-    Args:
-        sentence: an output of intensities and ``</s>``.
-        size: of the image.
-
     Returns:
         The image; for each intensity, the step that wrote it and the number of tokens of that step
         (``</s>`` counted), both height × (width · channels).
@@ -79,12 +75,6 @@ def maps(
 
 def draw(sentences: Sequence[Sentence], size: Size, path: Path, files: Sequence[str]) -> None:
     """Write the picture of one image.
-
-    Args:
-        sentences: as each method decoded it; at least one.
-        size: of the image.
-        path: a PNG or SVG file.
-        files: names of their files, one per method.
 
     Raises:
         UsageError: an output is no image of that size.

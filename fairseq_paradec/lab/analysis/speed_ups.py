@@ -244,12 +244,7 @@ def bin_name(place: int) -> str:
 
 
 def bars(found: Sequence[Histogram], width: int = 40) -> str:
-    """Draw histograms as text, a bar for each bin.
-
-    Args:
-        found: of one benchmark.
-        width: of the longest bar, in characters.
-    """
+    """Draw histograms as text, a bar for each bin."""
     parts = []
     for one in found:
         counts = one.bins
@@ -349,9 +344,6 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return all tables that a benchmark has data for, each ``title``, ``notes`` and ``rows``.
 
     By batch, beam, length and threads, and the per-sentence histogram, all against fairseq beam 5.
-
-    Args:
-        document: what ``paradec benchmark`` wrote.
     """
     found = [table(document, by) for by in KINDS]
     found.append(histogram_table(document))

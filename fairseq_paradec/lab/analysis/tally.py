@@ -100,11 +100,7 @@ def decodings(one: Tally) -> list[str]:
 
 
 def totals(tallies: Sequence[Tally]) -> dict[str, Any]:
-    """Return the table of all traces and statistics, a row for each.
-
-    Args:
-        tallies: of the page.
-    """
+    """Return the table of all traces and statistics, a row for each."""
     audited = any(one.audits for one in tallies)
     rows = []
     for one in tallies:
@@ -149,11 +145,7 @@ def ratio(part: int, whole: int) -> float | str:
 
 
 def per_sentence(one: Tally) -> dict[str, Any]:
-    """Return the table of counts per sentence of one file.
-
-    Args:
-        one: the file.
-    """
+    """Return the table of counts per sentence of one file."""
     tokens, passes = one.counts["tokens"], one.counts["passes"]
     rows = [_spread(name, values, sum(values)) for name, values in one.counts.items()]
     rates = [t / p for t, p in zip(tokens, passes, strict=True) if p]

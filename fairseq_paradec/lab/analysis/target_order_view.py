@@ -75,12 +75,7 @@ def title_of(order: TargetOrder) -> str:
 
 
 def drawing(order: TargetOrder, words: Sequence[str]) -> Drawing:
-    """Put a target into an order.
-
-    Args:
-        order: the order.
-        words: one or more, without ``</s>``.
-    """
+    """Put a target into an order."""
     # Word number i has the id i, so all ids differ.
     n = len(words)
     bos, eos, pad = n, n + 1, n + 2
@@ -125,12 +120,7 @@ def signed(drawn: Drawing, position: int) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Align cells.
-
-    Args:
-        rows: all with the same number of cells.
-        right: numbers of the columns that are aligned to the right.
-    """
+    """Align cells."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -172,12 +162,7 @@ def as_text(drawn: Drawing) -> str:
 
 
 def draw(drawn: Drawing, path: Path) -> None:
-    """Draw a picture: words, positions and inputs in dashed steps, and the mask as circles.
-
-    Args:
-        drawn: the drawing.
-        path: a name that ends in ``.png`` or ``.svg``.
-    """
+    """Draw a picture: words, positions and inputs in dashed steps, and the mask as circles."""
     width = len(drawn.slots)
     ratios = 0.8 * width + 1.2, max(1.6, 0.32 * width)  # inches
     shape = sum(ratios) + 0.6, max(3.0, 0.32 * width + 1.2)

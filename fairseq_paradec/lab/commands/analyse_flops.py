@@ -52,10 +52,6 @@ class Checkpoint:
 def read_checkpoint(flag: str, path: str) -> Checkpoint:
     """Read a checkpoint's sizes and options, safely; no model is built.
 
-    Args:
-        flag: the flag that names it, for errors.
-        path: the checkpoint.
-
     Raises:
         UsageError: it cannot be read, or holds no model whose FLOPs are known.
     """
@@ -279,11 +275,6 @@ def _row(total: Count, plain: Count, sentences: int, tokens: int) -> Row:
 
 def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[Any]:
     """Count the pairs of source and target lengths in a data set, ``</s>`` counted.
-
-    Args:
-        data: fairseq's data folder.
-        subset: of it.
-        vocabularies: sizes of the checkpoints' target vocabularies, by path.
 
     Raises:
         UsageError: there is no such data, or it has another dictionary.

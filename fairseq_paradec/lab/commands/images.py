@@ -127,15 +127,7 @@ def table(
     size: Size,
     reports: Mapping[str, Passes],
 ) -> list[Row]:
-    """Return the quality of all systems, and of bicubic enlarging.
-
-    Args:
-        systems: the images of each, by number.
-        pairs: the inputs and the truth, one per number.
-        numbers: which images are compared.
-        size: of an output.
-        reports: the decoders' reports by system.
-    """
+    """Return the quality of all systems, and of bicubic enlarging."""
     quality = ImageQuality([_text(pair.large) for pair in pairs], size)
     outputs = {label: [found[number] for number in numbers] for label, found in systems.items()}
     outputs[BICUBIC] = [enlarged(pair.small, size) for pair in pairs]

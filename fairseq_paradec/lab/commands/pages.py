@@ -30,10 +30,6 @@ def is_page(path: str) -> bool:
 def check_page(flag: str, path: str) -> None:
     """Refuse a page that cannot be written.
 
-    Args:
-        flag: the flag that names it.
-        path: the page.
-
     Raises:
         UsageError: its folder does not exist, it may not be written, or it is another file.
     """
@@ -44,10 +40,6 @@ def check_page(flag: str, path: str) -> None:
 
 def check_folder(flag: str, path: str) -> None:
     """Refuse a file whose folder does not exist or may not be written.
-
-    Args:
-        flag: the flag that names it.
-        path: the file.
 
     Raises:
         UsageError: it is such a file.
@@ -64,10 +56,6 @@ def check_folder(flag: str, path: str) -> None:
 def check_picture(flag: str, path: str) -> Path:
     """Refuse a picture of an unknown kind, or that cannot be written.
 
-    Args:
-        flag: the flag that names it.
-        path: the picture.
-
     Raises:
         UsageError: its ending is not .png or .svg, or its folder does not exist.
     """
@@ -79,10 +67,7 @@ def check_picture(flag: str, path: str) -> Path:
 
 @contextlib.contextmanager
 def whole_file(path: str) -> Iterator[TextIO]:
-    """Open a text file that gets its name when it is complete.
-
-    Args:
-        path: the file; a link is followed.
+    """Open a text file that gets its name when it is complete; a link is followed.
 
     Raises:
         UsageError: the path is a device or a folder.

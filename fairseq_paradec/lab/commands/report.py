@@ -44,11 +44,7 @@ ALLOWED = (
 
 
 class Lines:
-    """Where the sentences of a trace stand in its file.
-
-    Args:
-        path: the file.
-    """
+    """Where the sentences of a trace stand in its file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,13 +53,7 @@ class Lines:
         self._keys = trace.Keys()
 
     def add(self, record: Record, number: int, offset: int) -> None:
-        """Note where a sentence stands.
-
-        Args:
-            record: its line.
-            number: of the line, from 1.
-            offset: where it begins, in bytes.
-        """
+        """Note where a sentence stands."""
         source = hash(tuple(record.get("source") or ()))
         self.places[self._keys.of(record, number)] = number, offset, source
 
@@ -95,9 +85,6 @@ class Folder:
 def read_folder(folder: Path) -> Folder:
     """Read all files of a folder, traces line by line.
 
-    Args:
-        folder: the folder.
-
     Raises:
         UsageError: it is no folder, holds nothing for a report, or a file is malformed.
     """
@@ -121,10 +108,6 @@ def read_folder(folder: Path) -> Folder:
 
 def read_json(path: Path, found: Folder) -> None:
     """Read a JSON file into ``found``, and check it if its kind is known.
-
-    Args:
-        path: the file.
-        found: what the folder holds.
 
     Raises:
         UsageError: it is no JSON, or contradicts itself.
@@ -159,10 +142,6 @@ def read_json(path: Path, found: Folder) -> None:
 def read_lines(path: Path, found: Folder) -> None:
     """Read a file of JSON lines into ``found``, and count the sentences of a decoder.
 
-    Args:
-        path: the file.
-        found: what the folder holds.
-
     Raises:
         UsageError: it is empty, or a line is cut, of another version or kind, or contradicts
             itself.
@@ -194,11 +173,6 @@ def read_lines(path: Path, found: Folder) -> None:
 def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[Record]:
     """Yield a file's records, checked and counted, one line in memory at a time.
 
-    Args:
-        file: open, at its beginning.
-        tally: counts them.
-        lines: notes where they stand.
-
     Raises:
         UsageError: as in ``read_lines``.
     """
@@ -221,12 +195,7 @@ def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[Record]:
 
 
 def shared(lines: Sequence[Lines], limit: int) -> list[trace.Key]:
-    """Return the first sentences, by number, that all traces have with the same source.
-
-    Args:
-        lines: of the traces.
-        limit: how many at most.
-    """
+    """Return the first sentences, by number, that all traces have with the same source."""
     first, *others = (one.places for one in lines)
     same = [
         key
@@ -246,10 +215,6 @@ def side_by_side(lines: Sequence[Lines], limit: int) -> Iterator[str]:
     """Yield the view of the first sentences of all traces, piece by piece.
 
     If the traces share no sentence, each is shown by itself.
-
-    Args:
-        lines: of the traces.
-        limit: how many sentences at most, or of each trace.
     """
     keys = shared(lines, limit)
     yield report.viewer_opening(bool(keys))
@@ -268,14 +233,7 @@ def side_by_side(lines: Sequence[Lines], limit: int) -> Iterator[str]:
 
 
 def write(file: TextIO, folder: Folder, title: str, limit: int) -> None:
-    """Write the page.
-
-    Args:
-        file: open.
-        folder: its contents.
-        title: its heading.
-        limit: the largest number of sentences shown.
-    """
+    """Write the page."""
     ids = report.anchors(one.name for one in folder.files)
     file.write(report.head(title, bool(folder.lines)))
     file.write(report.overview(folder.documents, folder.tallies, folder.skipped, ids))

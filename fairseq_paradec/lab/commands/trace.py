@@ -50,12 +50,7 @@ class Keys:
         self._seen: Counter[str] = Counter()
 
     def of(self, record: Record, number: int) -> Key:
-        """Return the key of the next line.
-
-        Args:
-            record: the line.
-            number: its number, from 1.
-        """
+        """Return the key of the next line."""
         known = record.get("id")
         # fairseq-interactive gives no number.
         name = f"sentence of line {number}" if known is None else f"sentence {known}"
@@ -65,9 +60,6 @@ class Keys:
 
 class Indexed:
     """A trace in which sentences are looked up; only their offsets are kept in memory.
-
-    Args:
-        path: the file.
 
     Raises:
         UsageError: as ``records.read``, for any line; or the file is a pipe.
@@ -103,11 +95,6 @@ def groups(
 
     The order is that of the first file, which is read line by line; sentences that only later files
     have follow.
-
-    Args:
-        paths: the files.
-        wanted: the sentences' numbers (``id``); None for all.
-        limit: how many sentences at most; None for all.
 
     Raises:
         UsageError: a file is malformed, none has a wanted number, or the sources differ.
@@ -292,13 +279,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 def group_text(
     group: Sequence[Entry], files: Sequence[str], text: Callable[[trace_view.Sentence], str]
 ) -> str:
-    """Return a sentence for a terminal, file by file if there are several.
-
-    Args:
-        group: its entries.
-        files: names of all files.
-        text: formats the sentence of one file.
-    """
+    """Return a sentence for a terminal, file by file if there are several."""
     if len(files) == 1:
         return text(group[0].sentence)
     found = {entry.file: text(entry.sentence) for entry in group}

@@ -200,12 +200,6 @@ def judged(test: Test, bar: Any) -> dict[str, Any]:
 def counted(test: Test, options: Options, wanted: Sequence[list[str]], bar: Any) -> dict[str, Any]:
     """Translate with one setting.
 
-    Args:
-        test: the verifier and the sentences.
-        options: the setting.
-        wanted: the judge's tokens.
-        bar: the progress bar, advanced by one per sentence.
-
     Returns:
         By sentence ``tokens``, ``texts``, ``passes``, and by pass the numbers of ``drafted`` and
         ``accepted`` tokens; ``flags``, the values of the method's own flags; ``ties``, the number

@@ -228,11 +228,6 @@ def save(path: Path, document: dict[str, Any]) -> None:
 def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[str, Any]:
     """Make the document of a benchmark, without title and circumstances.
 
-    Args:
-        bench: the finished benchmark.
-        quality: with the references, in the order of the plan's sentences.
-        setting: the settings of the run.
-
     Returns:
         The JSON document, its tables made from the raw samples in it.
     """

@@ -136,12 +136,6 @@ def make_ways(
 ) -> list[Way]:
     """Build the generators; those of an engine share its weights.
 
-    Args:
-        pair: the models.
-        drafters: ``--drafter-path`` of each decoder that drafts.
-        args: of ``paradec breakeven``.
-        limits: fairseq's, by the flags' names.
-
     Raises:
         UsageError: no decoder drafts in these engines.
     """

@@ -35,11 +35,6 @@ class Way:
 def make_ways(pair: Pair, drafters: dict[str, str | None], args: Settings) -> list[Way]:
     """Build the generators.
 
-    Args:
-        pair: the models.
-        drafters: ``--drafter-path`` of each decoder.
-        args: of ``paradec breakeven``, with a beam.
-
     Raises:
         UsageError: an engine is torch's, or no decoder drafts in these engines.
     """
@@ -83,13 +78,7 @@ def middle(found: Sequence[Costs]) -> Costs:
 
 
 def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]]) -> list[Row]:
-    """Make the rows: of each way and depth where it pays, the marks, and the rates.
-
-    Args:
-        args: of ``paradec breakeven``, with a beam.
-        ways: the decoders.
-        found: of each, by round.
-    """
+    """Make the rows: of each way and depth where it pays, the marks, and the rates."""
     answers: list[Row] = []
     measured: list[Row] = []
     for way, of_rounds in zip(ways, found, strict=True):

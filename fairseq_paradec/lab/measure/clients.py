@@ -73,11 +73,7 @@ class Measured(NamedTuple):
 
 
 class Connection:
-    """A connection to the server, for one request after another.
-
-    Args:
-        streams: of asyncio.
-    """
+    """A connection to the server, for one request after another."""
 
     def __init__(self, *streams: Any) -> None:
         self.reader, self.writer = streams
@@ -229,15 +225,7 @@ def processor_seconds(process: subprocess.Popen[str]) -> float:
 
 
 class Bench:
-    """A server, a ``paradec translate`` and a model in this process; all answers must be alike.
-
-    Args:
-        args: the settings.
-        lines: the text.
-        options: how all of them decode.
-        server: ``paradec serve``, with a pipe of what it says.
-        translate: ``paradec translate``, with pipes.
-    """
+    """A server, a ``paradec translate`` and a model in this process; all answers must be alike."""
 
     def __init__(
         self,

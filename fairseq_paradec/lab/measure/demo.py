@@ -75,12 +75,7 @@ def decoders(
 
 
 def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
-    """Format the comparison.
-
-    Args:
-        bench: the finished benchmark.
-        same: the counts of ``agreement`` for each system with the same model.
-    """
+    """Format the comparison."""
     heads = ["decoder", "passes", "tokens", "ms per", "speed-up", "identical"]
     under = ["", "per sentence", "per pass", "sentence", "", "to greedy"]
     cells = [heads, under]
@@ -105,14 +100,7 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
 
 
 def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str | None) -> str:
-    """Show a short, a medium and a long sentence with translation and reference.
-
-    Args:
-        bench: the finished benchmark; its sentences go from short to long.
-        label: the decoder of the translations.
-        targets: the references of the whole test set.
-        language: of the sources, as ``text_language`` has it.
-    """
+    """Show a short, a medium and a long sentence with translation and reference."""
     task, sentences = bench.systems[0].task, bench.plan.sentences
     texts = bench.journal.entries[f"outputs/1/{label}"]["texts"]
     lines = []
@@ -126,11 +114,7 @@ def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str
 
 
 def describe(same: dict[str, dict[str, int]]) -> str:
-    """Describe in words how the outputs of lossless decoders differ from greedy search's.
-
-    Args:
-        same: the counts of ``agreement`` for each lossless system.
-    """
+    """Describe in words how the outputs of lossless decoders differ from greedy search's."""
     lines = []
     for name, counts in same.items():
         if counts["identical"] < counts["sentences"]:

@@ -94,14 +94,7 @@ def save(
 def save_made(
     made: Made, command: str, notes: Sequence[str], rows: Sequence[dict[str, Any]]
 ) -> None:
-    """Write the table that a command made.
-
-    Args:
-        made: by which words, with which title, in which file.
-        command: the subcommand's name.
-        notes: the notes below the table.
-        rows: see ``save``.
-    """
+    """Write the table that a command made."""
     from .machine import circumstances  # imports torch, which readers do not need
 
     made_by = circumstances(command, made.argv[1:])
@@ -113,10 +106,6 @@ def check(document: dict[str, Any], name: str) -> None:
 
     Tables of versions that had other ones are made anew, and decoders get the options by name that
     older files lack.
-
-    Args:
-        document: the JSON; its ``schema`` is one of VERSIONS.
-        name: of its file, for the message.
 
     Raises:
         UsageError: it does not fit.
@@ -148,9 +137,6 @@ def options_of(command: str) -> dict[str, Any]:
     """Return a decoder's options by name, as ``Spec`` has them, with ``path``.
 
     Files of earlier versions have them as typed only. A flag that there is no more keeps its text.
-
-    Args:
-        command: ``DECODING [flags of fairseq-generate]``.
     """
     decoding, *words = shlex.split(command)
     found: dict[str, Any] = {"decoding": decoding}
@@ -238,9 +224,6 @@ _RAW: dict[str, tuple[str, Callable[..., str | None], Callable[..., Any], int]] 
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read a table, a benchmark or passes, and check that it is one.
-
-    Args:
-        path: a file that ``save``, ``paradec benchmark`` or ``paradec passes`` wrote.
 
     Returns:
         The document; each kind has ``tables``.

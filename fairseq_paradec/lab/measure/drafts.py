@@ -110,14 +110,7 @@ def drafts(args: Settings) -> int:
 def rows_of(
     translator: Translator, edit: Edit, decodings: Sequence[str], rounds: int
 ) -> list[dict[str, Any]]:
-    """Return the rows of one edit: each decoder without drafts, and with drafts given.
-
-    Args:
-        translator: the model.
-        edit: texts, and those before them.
-        decodings: lossless decoders.
-        rounds: how often all are timed; 0: never.
-    """
+    """Return the rows of one edit: each decoder without drafts, and with drafts given."""
     before = [text for text in dict.fromkeys(edit.earlier) if text]
     known = dict(zip(before, translator.translate(before, decoding="greedy"), strict=True))
     given = [known.get(text, "") for text in edit.earlier]

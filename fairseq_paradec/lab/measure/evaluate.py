@@ -45,12 +45,6 @@ class Settings(Made):
 def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[str]:
     """Return fairseq-generate's best hypotheses as plain text, in the order of the data.
 
-    Args:
-        data: fairseq's data folder.
-        path: the checkpoint, or several with ``:`` between them.
-        subset: its name, for example ``test``.
-        flags: more flags of fairseq-generate.
-
     Raises:
         UsageError: fairseq-generate fails.
     """

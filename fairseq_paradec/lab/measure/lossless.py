@@ -52,12 +52,6 @@ def count(
 ) -> dict[str, Any]:
     """Decode all subsets with one setting, and compare with fairseq's outputs.
 
-    Args:
-        systems: the variant, by subset.
-        sentences: their numbers, by subset.
-        wanted: the tokens of fairseq's search, by subset.
-        size: of a batch.
-
     Returns:
         The counts of one row of the table.
     """

@@ -33,12 +33,7 @@ T = TypeVar("T")
 
 
 def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
-    """Describe command, date, machine and versions, for the head of a result.
-
-    Args:
-        command: the module's name.
-        argv: its arguments; None means the process's own.
-    """
+    """Describe command, date, machine and versions, for the head of a result."""
     names = (
         "torch",
         "numpy",

@@ -45,13 +45,7 @@ class Settings(Made, Timing):
 
 
 def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, float]:
-    """Decode one sentence; return the seconds of each module and of all.
-
-    Args:
-        system: the decoder.
-        clock: on its generator.
-        sentence: its number.
-    """
+    """Decode one sentence; return the seconds of each module and of all."""
     clock.restart()
     begin = clock.now()
     system.translate([sentence])

@@ -54,11 +54,7 @@ class Peer(abc.ABC):
         self.language = text_language(models.data, self.task.cfg.target_lang)
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate one batch.
-
-        Args:
-            sentences: their numbers in the test set.
-        """
+        """Translate one batch."""
         outputs = self.search([self.dataset[i]["source"] for i in sentences])
         return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
 
@@ -77,14 +73,6 @@ class Peer(abc.ABC):
 
 class CTranslate2System(Peer):
     """The same checkpoint in CTranslate2, an inference engine in C++ (CPU).
-
-    Args:
-        beam: its size; 1 is greedy.
-        compute_type: CTranslate2's: ``float32`` or ``int8``.
-        threads: its own number of CPU threads.
-        models: where the checkpoint and the test set come from.
-        path: the checkpoint.
-        common: fairseq's options that all decoders share.
 
     Raises:
         UsageError: CTranslate2 is not installed, or cannot convert the model.
@@ -134,10 +122,6 @@ def numbers_of_threads(cores: int, given: Sequence[int]) -> list[int]:
     """Return the numbers of threads that a peer is tried with.
 
     They are the given ones, and 1, 2, 4, ... up to all cores.
-
-    Args:
-        cores: of the machine.
-        given: of the run.
     """
     doubled = {2**i for i in range(cores.bit_length())}
     return sorted({cores, *given, *doubled})

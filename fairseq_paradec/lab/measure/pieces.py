@@ -84,13 +84,7 @@ class Counter:
         return self.pieces.setdefault(name, blank | {"dtype": NAMES[self.states]})
 
     def product(self, name: str, modules: Sequence[Any], dtype: torch.dtype) -> None:
-        """Count linear modules.
-
-        Args:
-            name: of the piece.
-            modules: with weight and bias.
-            dtype: of the weight, as it is kept.
-        """
+        """Count linear modules."""
         piece = self._piece(name)
         piece["dtype"] = NAMES[dtype]
         for module in modules:

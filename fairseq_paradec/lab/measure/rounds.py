@@ -72,12 +72,6 @@ def in_turns(
 
     So the CPU cache that one system leaves does not always serve the same other system.
 
-    Args:
-        compared: the compared systems, for example decoders.
-        items: the items that each of them processes.
-        turn: the number of the round; it determines the orders.
-        work: processes one item with one system.
-
     Returns:
         The results of each system, by item.
     """
@@ -97,14 +91,6 @@ def all_rounds(
     unit: str,
 ) -> tuple[list[list[list[R]]], list[float | None]]:
     """Run rounds, each on an idle machine, with a progress bar.
-
-    Args:
-        compared: see ``in_turns``.
-        items: see ``in_turns``.
-        count: the number of rounds.
-        busy: see ``undisturbed``.
-        work: processes one item with one system.
-        unit: the name of what the bar counts.
 
     Returns:
         The results by round, system and item; and the cores that others used in each round.

@@ -73,14 +73,7 @@ class System(Protocol):
 
 
 class Models:
-    """Loads each checkpoint once; all have one dtype and one device.
-
-    Args:
-        data: fairseq's data folder.
-        subset: of it.
-        dtype: a key of ``DTYPES``.
-        device: ``cpu`` or ``cuda``.
-    """
+    """Loads each checkpoint once; all have one dtype and one device."""
 
     def __init__(self, data: str, subset: str, dtype: str, device: str) -> None:
         self.data, self.subset, self.dtype, self.device = data, subset, dtype, device
@@ -186,11 +179,7 @@ class FairseqSystem:
         return found
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate one batch.
-
-        Args:
-            sentences: their numbers in the test set.
-        """
+        """Translate one batch."""
         sample = self.sample(sentences)
         with torch.inference_mode():
             hypos = self.task.inference_step(self.generator, self.models, sample)
@@ -214,13 +203,7 @@ class FairseqSystem:
         return len(block_sizes(hypo["num_accepted"], len(hypo["tokens"])))
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
-        """Return whether two outputs first differ at tokens with nearly equal log-probabilities.
-
-        Args:
-            sentence: the sentence's number.
-            ours: the system's tokens.
-            theirs: the tokens of fairseq's greedy search.
-        """
+        """Return whether two outputs first differ at tokens with nearly equal log-probabilities."""
         dictionary = self.task.target_dictionary
         sample = self.sample([sentence])
         first, second = (
@@ -275,14 +258,7 @@ def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
 def decode(
     system: System, sentences: Sequence[int], size: int, advance: Callable[[int], Any]
 ) -> list[Output]:
-    """Translate sentences in batches of a size, in their order.
-
-    Args:
-        system: the system.
-        sentences: the numbers of the sentences.
-        size: sentences per batch.
-        advance: called after each batch with its number of sentences.
-    """
+    """Translate sentences in batches of a size, in their order; advance by the size of each."""
     found: list[Output] = []
     for start in range(0, len(sentences), size):
         found += system.translate(sentences[start : start + size])

@@ -49,13 +49,7 @@ class Plan:
 
 
 class Benchmark:
-    """Measures systems and keeps raw samples.
-
-    Args:
-        systems: the systems.
-        plan: the plan.
-        journal: stores the samples.
-    """
+    """Measures systems and keeps raw samples."""
 
     def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal) -> None:
         self.systems, self.plan, self.journal = list(systems), plan, journal
@@ -132,13 +126,7 @@ class Benchmark:
         self.journal.put(key, kept | {"memory": memory, "provenance": system.provenance()})
 
     def time(self, key: str, systems: Sequence[System], items: Sequence[list[int]]) -> None:
-        """Time whole translations in rounds: each item by all systems before the next item.
-
-        Args:
-            key: the journal's key of the seconds, extended by the round's number.
-            systems: the compared systems.
-            items: batches of sentences.
-        """
+        """Time whole translations in rounds: each item by all systems before the next item."""
         warm = False
         for turn in range(self.plan.rounds):
             if f"{key}/{turn}" in self.journal.entries:

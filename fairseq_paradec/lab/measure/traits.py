@@ -53,11 +53,7 @@ def traits(name: str) -> Traits:
 
 
 def drafting(*kinds: str | None) -> list[str]:
-    """Return the lossless methods for which a model drafts; only those of some kinds, if given.
-
-    Args:
-        kinds: of the drafter: ``Method.drafter``.
-    """
+    """Return the lossless methods for which a model drafts; only those of some kinds, if given."""
     return [
         one.name
         for one in METHODS.values()

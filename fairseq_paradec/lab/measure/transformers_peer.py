@@ -91,12 +91,6 @@ def transformers_systems(
 ) -> tuple[list[TransformersSystem], list[str]]:
     """Convert the checkpoint, and the drafters of ``assisted`` among these systems.
 
-    Args:
-        systems: all others.
-        models: where the checkpoint and the test set come from.
-        path: the checkpoint.
-        common: fairseq's options that all decoders share.
-
     Returns:
         Greedy, beam 5, and assisted generation for each drafter; why a drafter is left out.
 
@@ -160,13 +154,6 @@ def configuration(
 ) -> Any:
     """Return transformers' configuration of a model whose words have fairseq's numbers.
 
-    Args:
-        family: transformers' name.
-        encoder: fairseq's.
-        decoder: fairseq's.
-        words: the target dictionary.
-        changes: other settings.
-
     Raises:
         UsageError: transformers is not installed, or the activation is unknown to it.
     """
@@ -198,11 +185,6 @@ def configuration(
 
 def converted(encoder: Any, decoder: Any, words: Dictionary) -> Any:
     """Return an equal model of transformers.
-
-    Args:
-        encoder: of a fairseq Transformer.
-        decoder: of the same, or a drafter's on that encoder.
-        words: the target dictionary.
 
     Raises:
         UsageError: transformers is not installed, or has no layout for the model.

@@ -65,14 +65,7 @@ class Spec(NamedTuple):
 
 
 class Side:
-    """A process that makes updates by the code of a checkout.
-
-    Args:
-        checkout: a folder with ``fairseq_paradec``.
-        flags: of fairseq-train, with the data.
-        batches: how many different ones.
-        threads: of the CPU.
-    """
+    """A process that makes updates by the code of a checkout."""
 
     def __init__(self, checkout: Path, flags: Sequence[str], batches: int, threads: int) -> None:
         asked = {"flags": list(flags), "batches": batches, "threads": threads}

@@ -80,13 +80,7 @@ def candidates(
 def beam_candidates(
     config: DecodingConfig, drafters: Mapping[str, Drafter], model: Any
 ) -> list[Candidate]:
-    """List the candidates of auto_fast with ``--beam``: the plain search, which is first, and more.
-
-    Args:
-        config: auto_fast's own options.
-        drafters: the available drafters by kind; see the registry.
-        model: the model, or the first of an ensemble.
-    """
+    """List the candidates of auto_fast with ``--beam``: first the plain search, then others."""
     limits = {name: getattr(config, name) for name in SEARCH_OPTIONS}
     limits |= {"engine": config.engine, "engine_dtype": config.engine_dtype}
     plain = DecodingConfig("multiword_beam", **limits)

@@ -121,9 +121,6 @@ class Trial:
         """Return the results: of greedy search and the candidates that have not dropped out.
 
         If all have dropped out, of all: the log names the best of them.
-
-        Args:
-            without: candidates that do not count.
         """
         labels = [label for label in self.ratios if label not in without]
         left = [label for label in labels if label in {self.base, *self.running}]

@@ -57,10 +57,7 @@ class Measured:
 
 
 class SpeedProfile:
-    """A profile file.
-
-    Args:
-        path: the file; it need not exist.
+    """A profile file, which need not exist.
 
     Raises:
         UsageError: the file is damaged or of another kind.
@@ -72,11 +69,7 @@ class SpeedProfile:
         self._entries = _read(path)
 
     def open(self, key: dict[str, Any]) -> dict[Bin, Measured]:
-        """Return the file's bins for this key; warn if the file has other keys only.
-
-        Args:
-            key: machine, models, drafter and flags, as JSON.
-        """
+        """Return the file's bins for this key; warn if the file has other keys only."""
         self.key = json.loads(json.dumps(key))
         own = self._own(self._entries)
         if own is not None:

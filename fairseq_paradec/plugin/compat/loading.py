@@ -25,12 +25,6 @@ def named(flag: str) -> Iterator[None]:
 def load_beside(path: str, flag: str, task: Any, state: Any = None) -> tuple[Any, Any]:
     """Load a second model for a task: a drafter, or the verifier from which a drafter starts.
 
-    Args:
-        path: its checkpoint.
-        flag: the flag that names it, for errors.
-        task: the task; the model must fit its dictionaries.
-        state: what the checkpoint holds, if it is read.
-
     Returns:
         The model, and the configuration in its checkpoint.
 

@@ -212,11 +212,6 @@ class BlockNatModel(DraftingTransformer):
     def check_prefixes(self, prefixes: int, tokens_per_prefix: int, after_errors: float) -> None:
         """Refuse several prefixes per sentence with bidirectional attention.
 
-        Args:
-            prefixes: the loss's ``--prefixes-per-sentence``.
-            tokens_per_prefix: its ``--tokens-per-prefix``.
-            after_errors: its ``--prefixes-after-errors``, for which several prefixes are tried.
-
         Raises:
             UsageError: more than one is allowed, and attention is bidirectional.
         """

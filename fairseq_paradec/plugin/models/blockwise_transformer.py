@@ -57,13 +57,7 @@ class HeadsOutput(NamedTuple):
 
 
 class BlockwiseDecoder(TransformerDecoder):
-    """fairseq's Transformer decoder with heads; its own output is that of p_1, the scoring model.
-
-    Args:
-        args: the model's options.
-        dictionary: the target dictionary.
-        embed_tokens: its embedding.
-    """
+    """fairseq's Transformer decoder with heads; its own output is p_1's, the scoring model's."""
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(args, dictionary, embed_tokens)
@@ -283,12 +277,6 @@ _FREE = ("positions", "activations", "min_params_to_wrap", "drop")
 
 def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int]) -> None:
     """Set the model's settings to its base's.
-
-    Args:
-        args: the model's options.
-        model: its name; name and suffix are the architecture.
-        suffix: of a size.
-        sizes: the sizes that the architecture's name gives.
 
     Raises:
         UsageError: the base is another kind of model, or contradicts flags or the architecture's

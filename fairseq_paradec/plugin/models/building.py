@@ -51,11 +51,6 @@ def set_sizes(args: Any, suffix: str) -> None:
 def transformer_settings(path: str, flag: str, more: Iterable[str] = ()) -> dict[str, Any]:
     """Read the settings of a checkpoint's Transformer.
 
-    Args:
-        path: the checkpoint.
-        flag: the flag that names it, for errors.
-        more: names of other settings, which are read if the checkpoint has them.
-
     Raises:
         UsageError: it is no checkpoint of a Transformer.
     """
@@ -119,12 +114,6 @@ def require_verifier(args: Any) -> None:
 def copy_encoder(model: Any, path: str, task: Any, flag: str = "--encoder-from") -> Any:
     """Copy the encoder of a checkpoint, and its target embedding if the sizes agree.
 
-    Args:
-        model: a new Transformer.
-        path: the checkpoint of another one.
-        task: the task with the dictionaries of both.
-        flag: the flag that names the checkpoint, for errors.
-
     Returns:
         The checkpoint's model.
 
@@ -162,12 +151,6 @@ def copy_decoder(own: Any, other: Any, flag: str, path: str) -> None:
 
     Of its N layers n are taken, evenly spread, with the first and the last.
 
-    Args:
-        own: the decoder that gets them, of n layers.
-        other: the other one.
-        flag: the flag that names the other one's checkpoint, for errors.
-        path: the checkpoint.
-
     Raises:
         UsageError: they do not fit.
     """
@@ -196,12 +179,7 @@ def _settings(stack: Any) -> list[Any]:
 
 
 def marks(weights: Mapping[str, Tensor], side: str) -> dict[str, Tensor]:
-    """Select biases and norms of a model's last layer: enough to know the model by.
-
-    Args:
-        weights: a model's ``state_dict``.
-        side: ``encoder`` or ``decoder``.
-    """
+    """Select biases and norms of a model's last layer: enough to know the model by."""
     names = [name for name in weights if name.startswith(f"{side}.layers.")]
     last = f"{side}.layers.{max(int(name.split('.')[2]) for name in names)}."
     return {n: weights[n] for n in names if n.startswith(last) and weights[n].dim() == 1}
@@ -290,9 +268,4 @@ class DraftingTransformer(FreezableEncoder, abc.ABC):
 
     @abc.abstractmethod
     def start_decoder(self, args: Any, verifier: Any) -> None:
-        """Copy weights of the verifier's decoder; the encoder and the embedding have theirs.
-
-        Args:
-            args: the options.
-            verifier: the decoder.
-        """
+        """Copy weights of the verifier's decoder; the encoder and the embedding have theirs."""

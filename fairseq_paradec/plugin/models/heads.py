@@ -169,11 +169,7 @@ def build_heads(args: Any, decoder: Any) -> BlockHeads:
 
 
 def heads_only(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Select a model's heads, and enough of its base's weights to identify the base.
-
-    Args:
-        weights: a model's ``state_dict``.
-    """
+    """Select a model's heads, and enough of its base's weights to identify the base."""
     heads = {name: weight for name, weight in weights.items() if name.startswith(PREFIX)}
     return marks(weights, "decoder") | heads
 

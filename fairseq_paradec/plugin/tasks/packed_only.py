@@ -53,12 +53,7 @@ def left_out(model: Any) -> list[str]:
 
 
 def save(model: Any, path: Path) -> None:
-    """Leave the weights of packed maps out of a checkpoint.
-
-    Args:
-        model: as loaded from it.
-        path: the checkpoint, which is replaced.
-    """
+    """Leave the weights of packed maps out of a checkpoint, which is replaced."""
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     names = left_out(model)
     kept = {name: weight for name, weight in model.state_dict().items() if name not in names}

@@ -90,9 +90,6 @@ def half_weights(weights: dict[str, Any]) -> dict[str, Any]:
 def shrink(state: dict[str, Any]) -> dict[str, Any]:
     """Return the checkpoint reduced to what decoding needs.
 
-    Args:
-        state: a checkpoint as fairseq 0.12 writes it, with ``cfg`` and ``model``.
-
     Raises:
         UsageError: a weight is outside fp16's range.
     """
@@ -126,10 +123,6 @@ def model_options(state: dict[str, Any]) -> Any:
 def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return a checkpoint of --arch blockwise_transformer without its base.
 
-    Args:
-        state: the checkpoint.
-        path: its file, for the message.
-
     Raises:
         UsageError: it has no heads, or they do not fit the original base.
     """
@@ -156,10 +149,6 @@ def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return a drafter's checkpoint without the encoder, which is its verifier's.
-
-    Args:
-        state: the checkpoint.
-        path: its file, for the message.
 
     Raises:
         UsageError: its encoder is its own.

@@ -141,13 +141,7 @@ class BlockwiseLoss(FairseqCriterion):
 
 
 def ahead(target: Tensor, head: int, pad: int) -> Tensor:
-    """Shift targets to a head's targets: B×T -> B×T, ``<pad>`` after the last token.
-
-    Args:
-        target: B×T, head 0's targets, padded at the end.
-        head: from 0.
-        pad: ``<pad>``.
-    """
+    """Shift targets to a head's targets: B×T -> B×T, ``<pad>`` after the last token."""
     shifted = torch.full_like(target, pad)
     shifted[:, : max(target.size(1) - head, 0)] = target[:, head:]
     return shifted

@@ -44,11 +44,7 @@ class Foreign:
 
 
 def dictionary_order(words: Sequence[str | None]) -> list[int | None]:
-    """Return the numbers of fairseq's words: the special ones, then the others in their order.
-
-    Args:
-        words: by number; special ones may be missing.
-    """
+    """Return the numbers of fairseq's words: the special ones, then the others in their order."""
     places = {word: number for number, word in enumerate(words)}
     others = (number for number, word in enumerate(words) if word not in SPECIAL)
     return [*(places.get(word) for word in SPECIAL), *others]
@@ -145,17 +141,6 @@ def options_of(
     **more: Any,
 ) -> dict[str, Any]:
     """Return fairseq's options of a Transformer; pairs are encoder and decoder.
-
-    Args:
-        file: of the settings, for errors.
-        width: D.
-        layers: how many.
-        heads: of each attention.
-        inner: the width of feed-forward parts.
-        activation: fairseq's name.
-        positions: how many.
-        scaled: whether embeddings are multiplied by the root of D.
-        more: other options.
 
     Raises:
         UsageError: the width is no multiple of the heads.

@@ -57,12 +57,6 @@ class Plan(NamedTuple):
 class Bench:
     """All that is timed, and the document that comes of it.
 
-    Args:
-        pair: the models.
-        plan: what to time.
-        memory: MiB of the large tensor.
-        matrix: rows and columns of the matrices for the peaks.
-
     Raises:
         UsageError: an engine that is none, or a model of other pieces.
     """
@@ -305,11 +299,6 @@ class Bench:
     @torch.inference_mode()
     def run(self, rounds: int, repetitions: int, busy: bool) -> float | None:
         """Time everything; return how many cores others used at most, None if not to be known.
-
-        Args:
-            rounds: in each, every cell has its turn, in another order each time.
-            repetitions: of a pass in a round.
-            busy: measure though others use the machine.
 
         Raises:
             UsageError: the machine is busy.

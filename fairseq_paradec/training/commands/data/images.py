@@ -84,10 +84,6 @@ def in_lots(paths: Sequence[Path], seed: int) -> list[Path]:
 class Part:
     """A part of the data (train, valid or test) while it is written.
 
-    Args:
-        folder: where its files go.
-        name: the part's.
-
     Attributes:
         photographs: number of photographs with a pair in it.
         pairs: number of pairs.
