@@ -44,11 +44,7 @@ class SpeedUp:
 
 
 def check_against(document: dict[str, Any], against: str) -> None:
-    """Refuse a baseline that was not measured.
-
-    Raises:
-        UsageError: the benchmark has no such system.
-    """
+    """Refuse a baseline that was not measured."""
     names = [system["label"] for system in document["systems"]]
     if against not in names:
         raise option_error("--against", against, "a decoder of the benchmark: " + ", ".join(names))

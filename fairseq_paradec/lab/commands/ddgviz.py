@@ -144,11 +144,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check_file(args: argparse.Namespace) -> None:
-    """Refuse flags that need a data folder.
-
-    Raises:
-        UsageError: one was given.
-    """
+    """Refuse flags that need a data folder."""
     for name in DECODING_FLAGS:
         if getattr(args, name) is not None:
             needed = f"a data folder; {args.given} is none"

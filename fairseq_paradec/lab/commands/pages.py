@@ -39,11 +39,7 @@ def check_page(flag: str, path: str) -> None:
 
 
 def check_folder(flag: str, path: str) -> None:
-    """Refuse a file whose folder does not exist or may not be written.
-
-    Raises:
-        UsageError: it is such a file.
-    """
+    """Refuse a file whose folder does not exist or may not be written."""
     folder = os.path.dirname(os.path.realpath(path))
     if path == "" or os.path.isdir(path):
         raise option_error(flag, path, "a file, not a folder or nothing")
@@ -54,11 +50,7 @@ def check_folder(flag: str, path: str) -> None:
 
 
 def check_picture(flag: str, path: str) -> Path:
-    """Refuse a picture of an unknown kind, or that cannot be written.
-
-    Raises:
-        UsageError: its ending is not .png or .svg, or its folder does not exist.
-    """
+    """Refuse a picture of an unknown kind, or that cannot be written."""
     if Path(path).suffix not in SUFFIXES:
         raise option_error(flag, path, f"a name that ends in {' or '.join(SUFFIXES)}")
     check_folder(flag, path)

@@ -64,11 +64,7 @@ def sentences(flag: str, path: str, kinds: Sequence[str]) -> list[str]:
 
 
 def same_number(texts: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse files of different lengths.
-
-    Raises:
-        UsageError: they differ; the first two are named.
-    """
+    """Refuse files of different lengths."""
     (first, lines), *others = texts.items()
     for path, other in others:
         if len(other) != len(lines):

@@ -163,11 +163,7 @@ def _entries(paths: Sequence[str], name: str, lines: Sequence[Line]) -> list[Ent
 
 
 def image_size(text: str) -> Size:
-    """Read the argument of ``--image-size``.
-
-    Raises:
-        ArgumentTypeError: it is no size; argparse adds the flag's name.
-    """
+    """Read the argument of ``--image-size``."""
     parts = text.split("x")
     if len(parts) in (2, 3) and all(re.fullmatch("[0-9]{1,5}", part) for part in parts):
         height, width, *channels = map(int, parts)

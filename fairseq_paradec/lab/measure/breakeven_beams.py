@@ -114,11 +114,7 @@ def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]])
 
 
 def breakeven_beams(args: Settings) -> int:
-    """Measure, print the table, and write the file; return the exit status.
-
-    Raises:
-        UsageError: options do not fit.
-    """
+    """Measure, print the table, and write the file; return the exit status."""
     assert args.beam is not None
     check_model(args)
     if args.plot is not None:

@@ -106,9 +106,6 @@ def check(document: dict[str, Any], name: str) -> None:
 
     Tables of versions that had other ones are made anew, and decoders get the options by name that
     older files lack.
-
-    Raises:
-        UsageError: it does not fit.
     """
     if document["schema"] == SCHEMA:
         _check_table(document, name)

@@ -131,11 +131,7 @@ def evaluate(args: Settings) -> int:
 
 
 def read_tests(args: Settings) -> dict[str, list[str]]:
-    """Return the references of each test set: for images the targets of DATA, else ``--raw``.
-
-    Raises:
-        UsageError: ``--raw`` does not fit.
-    """
+    """Return the references of each test set: for images the targets of DATA, else ``--raw``."""
     raw = args.raw
     if holds_images(args.data):
         if raw:

@@ -102,11 +102,7 @@ def read_verifier(args: Any, fixed: Iterable[str] = ()) -> None:
 
 
 def require_verifier(args: Any) -> None:
-    """Refuse an architecture without ``--encoder-from``.
-
-    Raises:
-        UsageError: it is missing.
-    """
+    """Refuse an architecture without ``--encoder-from``."""
     if not getattr(args, "encoder_from", None):
         raise option_error("--encoder-from", None, "the verifier's checkpoint")
 
@@ -150,9 +146,6 @@ def copy_decoder(own: Any, other: Any, flag: str, path: str) -> None:
     """Copy layers, norms and projection of another decoder.
 
     Of its N layers n are taken, evenly spread, with the first and the last.
-
-    Raises:
-        UsageError: they do not fit.
     """
     count, available = len(own.layers), len(other.layers)
     # By number: iteration over a LayerDropModuleList skips layers at random.
