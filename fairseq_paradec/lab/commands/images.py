@@ -112,7 +112,7 @@ def compare(args: argparse.Namespace) -> int:
     print(f"{len(paths)} pictures in {args.out}, each with {seen}, from left to right.")
     if args.json is not None:
         made = Made(args.argv, args.json, "Super-resolution: quality of outputs")
-        documents.save_made(made, "images", notes, rows)
+        documents.save_made(made, notes, rows)
     return 0
 
 

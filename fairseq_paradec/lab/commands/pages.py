@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -69,3 +70,11 @@ def whole_file(path: str) -> Iterator[TextIO]:
         raise UsageError(f"{path}: got a device or a folder; allowed: a file, which is replaced")
     with replacing(Path(target), shared=True) as part, part.open("w", encoding="utf-8") as file:
         yield file
+
+
+def warn_of_fonts(command: str, texts: Iterable[str]) -> None:
+    """Warn of characters of a picture that no font of the machine has."""
+    from ..analysis import fonts  # matplotlib takes a second to load
+
+    if missing := fonts.choose(texts).missing:
+        print(f"paradec {command}: warning: {fonts.warning(missing)}", file=sys.stderr)

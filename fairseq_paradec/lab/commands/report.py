@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import heapq
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -293,11 +292,7 @@ def warn(folder: Folder) -> None:
     """Warn of characters that no font can draw."""
     found = [text for one in folder.files for text in texts(one)]
     if found:
-        from ..analysis import fonts
-
-        missing = fonts.choose(found).missing
-        if missing:
-            print(f"paradec report: warning: {fonts.warning(missing)}", file=sys.stderr)
+        pages.warn_of_fonts("report", found)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -410,7 +410,7 @@ def acceptance(args: Settings) -> int:
         idle.add(BLOCK)
     rows = [{k: v for k, v in one.items() if k not in idle} for one in rows]
     found = notes(args, first, several, BLOCK not in idle, quality)
-    documents.save_made(args, "acceptance", found, rows)
+    documents.save_made(args, found, rows)
     print(shown(rows))
     return 0
 

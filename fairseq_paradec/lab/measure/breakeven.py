@@ -320,7 +320,7 @@ def breakeven(args: Settings) -> int:
     ]
     title = args.title or f"When drafting pays: {args.name}"
     if args.out is not None:
-        documents.save_made(Made(args.argv, args.out, title), "breakeven", notes, rows)
+        documents.save_made(Made(args.argv, args.out, title), notes, rows)
     if args.plot is not None:
         from ..analysis.speed_plot import draw_break_even  # matplotlib takes a second to load
 

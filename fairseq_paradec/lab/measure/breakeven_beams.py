@@ -154,6 +154,6 @@ def breakeven_beams(args: Settings) -> int:
     ]
     title = args.title or f"When drafted beams pay: {args.name}"
     if args.out is not None:
-        documents.save_made(Made(args.argv, args.out, title), "breakeven", notes, rows)
+        documents.save_made(Made(args.argv, args.out, title), notes, rows)
     print(markdown([{"title": title, "notes": notes, "rows": rows}]))
     return 0

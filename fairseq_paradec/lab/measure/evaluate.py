@@ -124,7 +124,7 @@ def evaluate(args: Settings) -> int:
     notes += [f"{name}: {signature}" for name, signature in signatures.items()]
     if len(args.path) > 1:
         notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
-    documents.save_made(args, "evaluate", notes, rows)
+    documents.save_made(args, notes, rows)
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items()))
     return 0

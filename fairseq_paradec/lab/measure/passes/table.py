@@ -120,7 +120,7 @@ def passes(args: Settings) -> int:
         "version": VERSIONS[PASSES][-1],
         "title": args.title or f"Passes of {args.name}",
         "notes": notes(setting, args.busy),
-        **machine.circumstances("passes", args.argv[1:]),
+        **machine.circumstances(args.argv),
         "setting": setting,
         **bench.report(),
         "acceptance": acceptance,
