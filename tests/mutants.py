@@ -52,7 +52,7 @@ CACHE, MASKS = "engine/cache.py", "engine/masks.py"
 LOCAL, BLOCK = "engine/local.py", "engine/block.py"
 ENSEMBLE, PROJECTION = "engine/scorers.py", "engine/projection.py"
 KNOWN, BEAM = "engine/known.py", "decoding/written.py"
-PASSES, NATIVE = "engine/native/passes.py", ("test_native.py", *TABLE)
+NATIVE_CACHE, NATIVE = "engine/native/cache.py", ("test_native.py", *TABLE)
 SEARCH, SEARCHES = "engine/csrc/search.h", ("test_native_search.py",)
 STEP, SEARCHING = "engine/csrc/beam.h", "engine/native/beam.py"
 STEPS = ("test_beam_steps.py", *SEARCHES)
@@ -581,10 +581,16 @@ MUTANTS = [
         *NATIVE,
     ),
     m("native", "engine/csrc/linear.h", "load(scales + h * LANES)", "load(scales)", *NATIVE),
-    m("native", PASSES, "self.source_rows = [self.source_rows[i] for i in index]", "pass", *NATIVE),
     m(
         "native",
-        PASSES,
+        NATIVE_CACHE,
+        "self.source_rows = [self.source_rows[i] for i in index]",
+        "pass",
+        *NATIVE,
+    ),
+    m(
+        "native",
+        NATIVE_CACHE,
         "max(self.lengths),\n            )\n\n\n",
         "min(self.lengths) - 1,\n            )\n\n\n",
         *NATIVE,
@@ -606,7 +612,7 @@ MUTANTS = [
         "i < seen.extra; ++i) add(seen.until + i, seen.until + i)",
         *TREES,
     ),
-    m("tree", PASSES, "array_of([self.rows[row] for row in rows])", "array_of(rows)", *TREES),
+    m("tree", NATIVE_CACHE, "array_of([self.rows[row] for row in rows])", "array_of(rows)", *TREES),
     m("tree", "engine/csrc/choose.h", "        look(part);\n    }\n}", "    }\n}", *TREES),
     m("tree", RULES, "int(depths.max()) + 1", "int(depths.max())", *TREES),
     # scores

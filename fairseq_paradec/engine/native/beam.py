@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ...token_rules import Best, Positions
+from .cache import NativeCache, NativeWeights, array_of
 from .library import Drafting, Extended, Search, Step, library
-from .passes import NativeCache, NativeWeights, array_of, bits_of, check_pass, rules_of
+from .passes import bits_of, check_pass, rules_of
 from .stack import NativeMap, address_of, check
 
 #: Scores, parents, words and scores of words; see ``decoding/beam.py``'s Candidates.
