@@ -23,13 +23,7 @@ from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
-from .native.beam import (
-    NativeModel,
-    Searched,
-    Searching,
-    native_search,
-    native_search_drafts,
-)
+from .native.beam import NativeModel, Searched, Searching, native_search, native_search_drafts
 from .native.cache import NativeCache
 from .native.library import NativeUnavailable
 from .native.packing import Packed, pack_heads, packed, packed_only, save_packed

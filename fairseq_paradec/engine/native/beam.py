@@ -104,11 +104,7 @@ class _Tables:
 
 
 def native_search(
-    weights: NativeWeights,
-    cache: NativeCache,
-    linear: NativeMap,
-    at: Positions,
-    how: Searching,
+    weights: NativeWeights, cache: NativeCache, linear: NativeMap, at: Positions, how: Searching
 ) -> list[Searched]:
     """Search a batch; see ``ChunkScorer.search``."""
     tables = _Tables(at, how)
@@ -134,11 +130,7 @@ class NativeModel(NamedTuple):
 
 
 def native_search_drafts(
-    verifier: NativeModel,
-    drafter: NativeModel,
-    at: Positions,
-    how: Searching,
-    depth: int,
+    verifier: NativeModel, drafter: NativeModel, at: Positions, how: Searching, depth: int
 ) -> tuple[list[Searched], list[list[list[int]]]]:
     """Search a batch with drafts; see ``ChunkScorer.search`` and decoding/beam_drafts.py.
 

@@ -36,21 +36,9 @@ TARGETS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
         (*WIDE, *DOTS, "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
         frozenset((*AVX512, "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")),
     ),
-    (
-        "avx512-bf16-vnni",
-        (*WIDE, *DOTS),
-        frozenset((*AVX512, "avx512_vnni", "avx512_bf16")),
-    ),
-    (
-        "avx512-vnni",
-        (*WIDE, "-mavx512vnni"),
-        frozenset((*AVX512, "avx512_vnni")),
-    ),
-    (
-        "avx512",
-        WIDE,
-        frozenset(AVX512),
-    ),
+    ("avx512-bf16-vnni", (*WIDE, *DOTS), frozenset((*AVX512, "avx512_vnni", "avx512_bf16"))),
+    ("avx512-vnni", (*WIDE, "-mavx512vnni"), frozenset((*AVX512, "avx512_vnni"))),
+    ("avx512", WIDE, frozenset(AVX512)),
     ("avx2", ("-mavx2", "-mfma"), frozenset(("avx2", "fma"))),
     ("plain", (), frozenset()),
 )

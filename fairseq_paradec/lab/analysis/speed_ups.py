@@ -334,7 +334,7 @@ def histogram_table(
     name = f"Speed-up of single sentences against {against} ({setting})"
     notes = [
         "For each sentence, the baseline's median time over the rounds, divided by the system's "
-        "(xia2022, Figure 4); quantiles over the sentences, and the number in each bin.",
+        "(xia2022, Figure 4); quantiles over the sentences, and the number in each bin."
     ]
     if any(one.label == "peer" for one in found):
         notes.append("Peers have their own threads and dtype.")

@@ -41,9 +41,7 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
     model, criterion = (_options(state["cfg"].get(part)) for part in ("model", "criterion"))
     if model.get("attention_block"):
         raise option_error(
-            flag,
-            path,
-            "a model with full attention; local attention is not counted",
+            flag, path, "a model with full attention; local attention is not counted"
         )
     heads = flops.read_heads(sizes, model.get("block_size") or 0)
     if heads is not None and "decoder.embed_tokens.weight" not in sizes:

@@ -156,10 +156,7 @@ def read_lines(path: Path, found: Folder) -> None:
         if tally.has_passes:
             try:
                 tally.positions = acceptance_by_position.count(read)
-            except (
-                KeyError,
-                TypeError,
-            ) as error:  # models of another order draft nothing
+            except (KeyError, TypeError) as error:  # models of another order draft nothing
                 raise UsageError(
                     f"{path}: a pass lacks a field, or it is wrong: {error}"
                 ) from error

@@ -191,9 +191,7 @@ def form_problem(path: str, error: Exception) -> UsageError:
     """Return the error for a checkpoint from which no model can be made."""
     why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return checkpoint_error(
-        path,
-        f"which gives no model ({why})",
-        "an undamaged checkpoint, and settings that fit it",
+        path, f"which gives no model ({why})", "an undamaged checkpoint, and settings that fit it"
     )
 
 

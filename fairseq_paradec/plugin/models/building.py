@@ -120,15 +120,11 @@ def copy_encoder(model: Any, path: str, task: Any, flag: str = "--encoder-from")
     if type(other.encoder) not in (TransformerEncoder, TransformerEncoderBase):
         kind = type(other.encoder).__name__
         raise option_error(
-            flag,
-            path,
-            f"a checkpoint with fairseq's Transformer encoder; this has a {kind}",
+            flag, path, f"a checkpoint with fairseq's Transformer encoder; this has a {kind}"
         )
     if _settings(model.encoder) != _settings(other.encoder):
         raise option_error(
-            flag,
-            path,
-            "an encoder with the same heads, activation, norms and scale of embeddings",
+            flag, path, "an encoder with the same heads, activation, norms and scale of embeddings"
         )
     try:
         model.encoder.load_state_dict(other.encoder.state_dict())

@@ -99,12 +99,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add("--summarised", type=number, metavar="K", help="the first K of them (default: all)")
     add("--times", type=number, default=8, metavar="R", help="rounds, in train, per N (default 8)")
-    add(
-        "--most",
-        type=number,
-        metavar="D",
-        help="documents per N in valid and test (default: all)",
-    )
+    add("--most", type=number, metavar="D", help="documents per N in valid and test (default: all)")
     add("--seed", type=int, default=1, help="(default: 1)")
 
 
