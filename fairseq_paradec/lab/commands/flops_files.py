@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,12 +32,12 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
         UsageError: it cannot be read, or holds no model whose FLOPs are known.
     """
     from ...plugin.compat.loading import named as naming
-    from ...plugin.files import read_checkpoint
+    from ...plugin.files import options_of, read_checkpoint
 
     with naming(flag):
         state = read_checkpoint(path)
     sizes = {name: tuple(weight.shape) for name, weight in state["model"].items()}
-    model, criterion = (_options(state["cfg"].get(part)) for part in ("model", "criterion"))
+    model, criterion = (options_of(state["cfg"].get(part)) for part in ("model", "criterion"))
     if model.get("attention_block"):
         raise option_error(
             flag, path, "a model with full attention; local attention is not counted"
@@ -62,8 +61,3 @@ def read_checkpoint(flag: str, path: str) -> Checkpoint:
         raise UsageError(f"{flag}: got {path!r}, {error}") from error
     read = {name: w for name, w in state["model"].items() if name.startswith("encoder.")}
     return Checkpoint(kind, shape, heads, model, criterion, read)
-
-
-def _options(part: Any) -> dict[str, Any]:
-    """Return the options of a part of a checkpoint's configuration."""
-    return dict(vars(part)) if isinstance(part, Namespace) else dict(part or {})

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...errors import option_error
 from ..compat.loading import load_beside, named
+from ..files import options_of
 
 #: Layers, dimension, feed-forward dimension, heads; by the suffix of an architecture.
 SIZES = {
@@ -56,7 +57,7 @@ def transformer_settings(path: str, flag: str, more: Iterable[str] = ()) -> dict
     """
     with named(flag):
         cfg = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]
-    settings = dict(vars(cfg) if isinstance(cfg, Namespace) else cfg)
+    settings = options_of(cfg)
     is_drafter = "drafter_block_size" in settings
     if is_drafter or "encoder_layers" not in settings or "decoder_layers" not in settings:
         raise option_error(flag, path, "a checkpoint of fairseq's Transformer, not a drafter's")
