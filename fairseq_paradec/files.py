@@ -36,11 +36,7 @@ UNPACKED = 20
 
 
 def check_unpacked(archive: zipfile.ZipFile, path: str | Path) -> None:
-    """Refuse an archive that holds much more than its size: weights hardly compress.
-
-    Raises:
-        BadZipFile: it does.
-    """
+    """Refuse an archive that holds much more than its size: weights hardly compress."""
     size = sum(info.file_size for info in archive.infolist())
     if size > UNPACKED * os.path.getsize(path) + (1 << 20):
         raise zipfile.BadZipFile(f"it unpacks to {size / 1e6:.0f} MB, from no weights")

@@ -381,11 +381,7 @@ def beam_search(models: Sequence[Any], beam: int) -> str:
 
 
 def check_models(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse models that the method does not support.
-
-    Raises:
-        UsageError: a model is not supported.
-    """
+    """Refuse models that the method does not support."""
     from .target_order import order_of  # imports torch, which readers of this table may not need
 
     if len({order_of(model) for model in models}) > 1:

@@ -35,11 +35,7 @@ def whole_number(text: str) -> int:
 
 
 def threads(text: str) -> int:
-    """Read a number of threads; OpenMP ends a process that asks for too many.
-
-    Raises:
-        ArgumentTypeError: it is none; argparse adds the flag's name.
-    """
+    """Read a number of threads; OpenMP ends a process that asks for too many."""
     count = whole_number(text)
     if count > MOST_THREADS:
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {MOST_THREADS} at most")
@@ -47,11 +43,7 @@ def threads(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """Read an argument that is a number above 0.
-
-    Raises:
-        ArgumentTypeError: it is none; argparse adds the flag's name.
-    """
+    """Read an argument that is a number above 0."""
     try:
         value = float(text)
     except ValueError:

@@ -68,11 +68,7 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def _check(args: argparse.Namespace, options: Mapping[str, Any]) -> None:
-    """Refuse what a corpus does not have.
-
-    Raises:
-        UsageError: a flag does not fit ``--out``.
-    """
+    """Refuse what a corpus does not have."""
     if not args.files:
         raise needs("--out", str(args.out), "FILE: files, patterns or folders")
     for given in map(Path, args.files):

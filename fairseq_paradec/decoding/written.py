@@ -56,12 +56,7 @@ class Results:
         return hypo.score / length**self.len_penalty
 
     def fill(
-        self,
-        row: Row,
-        finished: list[Written],
-        passes: int,
-        device: torch.device,
-        beam_size: int,
+        self, row: Row, finished: list[Written], passes: int, device: torch.device, beam_size: int
     ) -> list[dict[str, Any]]:
         """Return a sentence's hypotheses, the best first, and fill in its row.
 

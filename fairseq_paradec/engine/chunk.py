@@ -23,16 +23,11 @@ from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
-from .native.beam import (
-    NativeModel,
-    Searched,
-    Searching,
-    native_search,
-    native_search_drafts,
-)
+from .native.beam import NativeModel, Searched, Searching, native_search, native_search_drafts
+from .native.cache import NativeCache
 from .native.library import NativeUnavailable
 from .native.packing import Packed, pack_heads, packed, packed_only, save_packed
-from .native.passes import NativeCache, native_pass, native_write
+from .native.passes import native_pass, native_write
 from .native.stack import FORMS
 from .projection import Projection, gather_projection
 from .settings import Engine

@@ -170,9 +170,7 @@ class DraftProjection:
             return
         if type(model.decoder.output_projection) is not nn.Linear:
             raise excludes(
-                "--drafter-shortlist",
-                size,
-                "an adaptive softmax, which has its own parts",
+                "--drafter-shortlist", size, "an adaptive softmax, which has its own parts"
             )
         if not words.nspecial < size <= len(words):
             raise option_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +19,13 @@ def read_checkpoint(path: str) -> dict[str, Any]:
     """Return what a checkpoint holds, on the CPU; ``cfg`` as fairseq 0.12 has it."""
     state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(path)
     return state
+
+
+def options_of(part: Any) -> dict[str, Any]:
+    """Return a part of a checkpoint's configuration by name, in whatever form fairseq saved it."""
+    if OmegaConf.is_config(part):
+        part = OmegaConf.to_container(part)
+    return dict(vars(part) if isinstance(part, Namespace) else part or {})
 
 
 def new_checkpoint(

@@ -214,11 +214,7 @@ def _start(request: Request, given: argparse.Namespace) -> tuple[str, Path | Non
 def _check(
     request: Request, found: Settings, flag: str, start: Path | None, image: int, gpus: int
 ) -> None:
-    """Refuse what is missing or does not fit.
-
-    Raises:
-        UsageError: something is.
-    """
+    """Refuse what is missing or does not fit."""
     if start and not start.is_file():
         flag = "--start-from" if request.start_from else flag
         raise UsageError(f"missing {found.started_by or 'Transformer'} ({flag}): {start}")

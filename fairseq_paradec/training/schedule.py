@@ -23,11 +23,7 @@ def fit(flags: Mapping[str, object], updates: int, share: float) -> Flags:
 
 
 def check(warmup: int, updates: int, other: str) -> None:
-    """Refuse a warm-up that does not end before the run.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Refuse a warm-up that does not end before the run."""
     if warmup >= updates:
         allowed = (
             f"fewer than the {updates} updates of the run ({other}), as the rate would never reach "

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ...token_rules import Best, Positions
+from .cache import NativeCache, NativeWeights, array_of
 from .library import Drafting, Extended, Search, Step, library
-from .passes import NativeCache, NativeWeights, array_of, bits_of, check_pass, rules_of
+from .passes import bits_of, check_pass, rules_of
 from .stack import NativeMap, address_of, check
 
 #: Scores, parents, words and scores of words; see ``decoding/beam.py``'s Candidates.
@@ -103,11 +104,7 @@ class _Tables:
 
 
 def native_search(
-    weights: NativeWeights,
-    cache: NativeCache,
-    linear: NativeMap,
-    at: Positions,
-    how: Searching,
+    weights: NativeWeights, cache: NativeCache, linear: NativeMap, at: Positions, how: Searching
 ) -> list[Searched]:
     """Search a batch; see ``ChunkScorer.search``."""
     tables = _Tables(at, how)
@@ -133,11 +130,7 @@ class NativeModel(NamedTuple):
 
 
 def native_search_drafts(
-    verifier: NativeModel,
-    drafter: NativeModel,
-    at: Positions,
-    how: Searching,
-    depth: int,
+    verifier: NativeModel, drafter: NativeModel, at: Positions, how: Searching, depth: int
 ) -> tuple[list[Searched], list[list[list[int]]]]:
     """Search a batch with drafts; see ``ChunkScorer.search`` and decoding/beam_drafts.py.
 

@@ -18,8 +18,9 @@ from ..decoder_pass import DecoderWeights
 from ..encoder import LeanEncoder, lean_encoder
 from ..known import position_vectors
 from ..watch import Watch
+from .cache import NativeWeights
 from .library import library
-from .passes import NativeWeights, native_encode
+from .passes import native_encode
 from .shelf import Shelf, open_shelf
 from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, why_not
 

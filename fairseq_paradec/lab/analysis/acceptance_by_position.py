@@ -102,8 +102,3 @@ def as_table(found: Sequence[Position]) -> dict[str, Any]:
     """Return the table's ``title``, ``notes`` and ``rows``; no rows without drafts."""
     title = "Acceptance by position in the draft"
     return {"title": title, "notes": list(NOTES), "rows": rows(found)}
-
-
-def table(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Count the passes of some sentences and return the table; see ``count`` and ``as_table``."""
-    return as_table(count(records))

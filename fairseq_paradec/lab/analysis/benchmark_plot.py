@@ -14,11 +14,13 @@ matplotlib.rcParams["text.parse_math"] = False  # a $ in a label is a $
 
 from matplotlib import pyplot as plt  # noqa: E402
 
+from . import figures  # noqa: E402
 from .benchmark_tables import (  # noqa: E402
     GREEDY,
     OWN_GREEDY,
     BlockPoint,
     label,
+    latencies,
     milliseconds,
     shown,
     threads,
@@ -58,16 +60,8 @@ def draw(document: dict[str, Any], target: Path | BinaryIO) -> None:
 
 
 def save(figure: Any, target: Path | BinaryIO) -> None:
-    """Write a figure and close it; the same figure gives the same bytes.
-
-    Args:
-        figure: matplotlib's.
-        target: a ``.png`` or ``.svg`` file, or an open one, which gets SVG.
-    """
-    svg = not isinstance(target, Path) or target.suffix == ".svg"
-    metadata = {"Date": None} if svg else {"Software": None}
-    with plt.rc_context({"svg.hashsalt": "fairseq_paradec"}):
-        figure.savefig(target, dpi=110, metadata=metadata, format="svg" if svg else "png")
+    """Write a figure of pyplot's, and close it; see ``figures.save``."""
+    figures.save(figure, target)
     plt.close(figure)
 
 
@@ -84,7 +78,7 @@ def colour(system: dict[str, Any]) -> str:
 
 def _latency(ax: Any, document: dict[str, Any]) -> None:
     """Bars: median time of a sentence; lines to the p95; colour by label."""
-    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    times = latencies(document)
     systems = [s for s in document["systems"] if s["label"] in times]
     medians = [milliseconds(times[s["label"]]).median for s in systems]
     tails = [1000 * percentile(times[s["label"]], 95) for s in systems]

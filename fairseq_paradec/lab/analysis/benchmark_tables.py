@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,7 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
     own = [s for s in document["systems"] if s["promise"] != "peer"]
     peers = [s for s in document["systems"] if s["promise"] == "peer"]
     setting, seconds = document["setting"], document["seconds"]
-    main = str(setting["threads"][0])
-    latency = seconds["latency"][main]
+    main, latency = main_threads(document), latencies(document)
     found = [
         {
             "title": "Output",
@@ -112,6 +111,17 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def main_threads(document: Mapping[str, Any]) -> str:
+    """Return the number of threads outside the thread sweep."""
+    return str(document["setting"]["threads"][0])
+
+
+def latencies(document: Mapping[str, Any]) -> dict[str, Rounds]:
+    """Return the times of single sentences with that number of threads, by system."""
+    times: dict[str, Rounds] = document["seconds"]["latency"][main_threads(document)]
+    return times
 
 
 def listed(names: Iterable[str]) -> str:
@@ -203,7 +213,7 @@ class BlockPoint:
 
 def block_points(document: dict[str, Any]) -> list[BlockPoint]:
     """Return our greedy search and each blockwise system of a benchmark, in its order."""
-    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    times = latencies(document)
     tokens = {system["label"]: system["tokens"] for system in document["systems"]}
     points = []
     for system in document["systems"]:

@@ -93,10 +93,7 @@ def _draw(graph: DependencyGraph, path: Path, source: Sequence[str] | None) -> N
 
 def _cell(graph: DependencyGraph) -> tuple[float, float]:
     """Return width and height of a cell of the matrix; longer outputs have smaller cells."""
-    return (
-        min(CELL[0], MATRIX[0] / len(graph.tokens)),
-        min(CELL[1], MATRIX[1] / graph.num_passes),
-    )
+    return (min(CELL[0], MATRIX[0] / len(graph.tokens)), min(CELL[1], MATRIX[1] / graph.num_passes))
 
 
 # ---- the graph ---------------------------------------------------------------------------------

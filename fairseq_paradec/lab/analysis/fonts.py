@@ -67,14 +67,13 @@ def warning(missing: list[str]) -> str:
 
 @contextlib.contextmanager
 def drawing(texts: Iterable[str]) -> Iterator[None]:
-    """Make matplotlib draw texts literally, with the right fonts, and reproducibly.
+    """Make matplotlib draw texts literally, and with the right fonts.
 
     Characters without a font become boxes; the command warns of them (``warning``).
     """
     settings = {
         "font.family": choose(texts).families,
         "text.parse_math": False,  # a $ in a token is a $
-        "svg.hashsalt": "fairseq_paradec",
     }
     with warnings.catch_warnings(), matplotlib.rc_context(settings):
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

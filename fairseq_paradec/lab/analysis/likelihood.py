@@ -56,11 +56,7 @@ def check_same_targets(first: Scores, second: Scores, names: tuple[str, str]) ->
 
 
 def check_same_sentences(first: Scores, second: Scores, names: tuple[str, str]) -> None:
-    """Refuse scores that are not of the same sentences.
-
-    Raises:
-        UsageError: a sentence is missing in one.
-    """
+    """Refuse scores that are not of the same sentences."""
     odd = sorted(first.keys() ^ second.keys())
     if odd:
         raise UsageError(

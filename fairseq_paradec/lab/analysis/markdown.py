@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def cell(value: Any) -> str:
-    """Return a value as text for a Markdown table; None means ``not run``."""
+def shown(value: object) -> str:
+    """Return a cell's value as text; None means ``not run``."""
     if value is None:
         return "not run"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return " ".join(str(value).split()).replace("|", "\\|")
+    return str(value)
+
+
+def cell(value: object) -> str:
+    """Return a cell's value as text for a Markdown table."""
+    return " ".join(shown(value).split()).replace("|", "\\|")
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

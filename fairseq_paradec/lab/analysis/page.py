@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...output import printable
+from .markdown import shown
 
 #: Start of every page. Files with another start are never overwritten.
 MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec."
@@ -99,7 +100,7 @@ BLANK = ("", "-", "not run", "unknown")
 def table(rows: Sequence[dict[str, Any]], name: str = "table") -> str:
     """Return a table as a part of a page; columns of numbers are aligned to the right."""
     heads = list(rows[0])
-    lines = [[_shown(row[head]) for head in heads] for row in rows]
+    lines = [[shown(row[head]) for head in heads] for row in rows]
     kinds = [_kind(column) for column in zip(*lines)]
     top = "".join(f'<th scope="col"{kind}>{text(head)}</th>' for head, kind in zip(heads, kinds))
     return (
@@ -108,15 +109,6 @@ def table(rows: Sequence[dict[str, Any]], name: str = "table") -> str:
         + "".join(_line(line, kinds) for line in lines)
         + "</tbody>\n</table>\n</div>\n"
     )
-
-
-def _shown(value: object) -> str:
-    """Return the text of a cell; None means ``not run``."""
-    if value is None:
-        return "not run"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
 
 
 def _kind(column: Sequence[str]) -> str:

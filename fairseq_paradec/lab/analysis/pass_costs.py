@@ -111,7 +111,7 @@ def _machine_table(document: Row) -> Row:
     notes = [
         "Reading: an fp32 tensor is summed, again and again. The second size and those after it "
         "are what a decoder's pass reads of weights: they may lie in a cache, and then a repeated "
-        "pass has that bandwidth.",
+        "pass has that bandwidth."
     ]
     return {"title": "The machine", "notes": notes, "rows": rows}
 
@@ -250,7 +250,7 @@ def _search_table(document: Row) -> Row:
     notes = [
         f"Whole searches, forced to {tokens} tokens and </s>; without the encoder, divided by "
         "passes, which is one a token. Loop: the time outside encoder and passes. Floor: that of a "
-        "decoder's pass of 1 token in the dtype; a beam of 5 reads as much, and computes more.",
+        "decoder's pass of 1 token in the dtype; a beam of 5 reads as much, and computes more."
     ]
     if any(one["name"] == LOOPED for one in document["searches"]):
         notes.append(f"{LOOPED}: in the loop of the drafting methods; native greedy has none.")

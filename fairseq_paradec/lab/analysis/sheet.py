@@ -19,6 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
 from ...output import printable
+from . import figures
 from .symbols import is_rtl
 
 #: Points in an inch; fonts are measured in points.
@@ -27,8 +28,6 @@ POINTS = 72
 LONGEST = 24
 #: Smaller texts, in points, are left out.
 SMALLEST = 3.5
-#: Pixels in an inch of a PNG.
-DPI = 110
 #: Height of a line of text, in font sizes.
 LINE = 1.45
 #: Widening of a text in a PNG, whose letters begin at whole pixels.
@@ -102,9 +101,8 @@ class Sheet:
                 self.text(left + 0.22, middle, name, 8)
 
     def save(self, path: Path) -> None:
-        """Write the picture as PNG or SVG, by the file's name, reproducibly."""
-        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        self.figure.savefig(path, dpi=DPI, metadata=metadata)
+        """Write the picture as PNG or SVG, by the file's name."""
+        figures.save(self.figure, path)
 
 
 def label(token: str) -> str:

@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from ...errors import option_error
-from .benchmark_tables import BEAM, BINS, label, milliseconds, shown, threads
+from .benchmark_tables import (
+    BEAM,
+    BINS,
+    label,
+    latencies,
+    main_threads,
+    milliseconds,
+    shown,
+    threads,
+)
 from .timing import Rounds, Spread, length_bins, speed_up
 
 Row = dict[str, Any]
@@ -44,11 +53,7 @@ class SpeedUp:
 
 
 def check_against(document: dict[str, Any], against: str) -> None:
-    """Refuse a baseline that was not measured.
-
-    Raises:
-        UsageError: the benchmark has no such system.
-    """
+    """Refuse a baseline that was not measured."""
     names = [system["label"] for system in document["systems"]]
     if against not in names:
         raise option_error("--against", against, "a decoder of the benchmark: " + ", ".join(names))
@@ -57,11 +62,6 @@ def check_against(document: dict[str, Any], against: str) -> None:
 def _own(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the systems that were measured in every setting."""
     return [system for system in document["systems"] if system["promise"] != "peer"]
-
-
-def _main(document: dict[str, Any]) -> str:
-    """Return the number of threads outside the thread sweep."""
-    return str(document["setting"]["threads"][0])
 
 
 def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[SpeedUp]:
@@ -105,16 +105,16 @@ Cells = dict[str, tuple[dict[str, Rounds], Sequence[int] | None]]
 def _batches(document: dict[str, Any]) -> Cells:
     """Return the times at each batch size; at batch 1 those of single sentences."""
     seconds = document["seconds"]
-    found: Cells = {"batch 1": (seconds["latency"][_main(document)], None)}
+    found: Cells = {"batch 1": (latencies(document), None)}
     sweep = sorted(seconds["throughput"].items(), key=lambda item: int(item[0]))
     return found | {f"batch {size}": (times, None) for size, times in sweep}
 
 
 def _lengths(document: dict[str, Any]) -> Cells:
     """Return the times of the sentences in each bin of source lengths."""
-    latency = document["seconds"]["latency"][_main(document)]
+    times = latencies(document)
     bins = length_bins(document["source_lengths"], BINS)
-    return {f"{name} tokens": (latency, items) for name, items in bins.items()}
+    return {f"{name} tokens": (times, items) for name, items in bins.items()}
 
 
 def _threads(document: dict[str, Any]) -> Cells:
@@ -161,7 +161,7 @@ def _by_batch_and_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
 
 def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
     """Return the systems that were measured with several beams."""
-    times = document["seconds"]["latency"][_main(document)]
+    times = latencies(document)
     groups = _with_beams(document)
     stock = {width: system["label"] for width, system in groups.get(STOCK, [])}
     found = []
@@ -231,7 +231,7 @@ def histograms(
         allowed = "a decoder of the benchmark: " + ", ".join(names)
         raise option_error("--decoder", unknown[0], allowed)
     wanted = [name for name in names if name != against] if labels is None else labels
-    times = document["seconds"]["latency"][_main(document)]
+    times = latencies(document)
     base = np.median(np.array(times[against]), axis=0)
     known = {system["label"]: system for system in document["systems"]}
     ratios = {name: (base / np.median(np.array(times[name]), axis=0)).tolist() for name in wanted}
@@ -281,7 +281,7 @@ def title(document: dict[str, Any], by: str, against: str = BEAM) -> str:
     """Name a table or a picture of one kind, with the benchmark's setting."""
     setting = document["setting"]
     base = "" if by == "beam" else f" against {against}"
-    with_threads = "" if by == "threads" else f", {threads(_main(document))}"
+    with_threads = "" if by == "threads" else f", {threads(main_threads(document))}"
     return f"{_TITLES[by]}{base} ({setting['dtype']}, {setting['device']}{with_threads})"
 
 
@@ -330,10 +330,11 @@ def histogram_table(
         row["above 1x"] = f"{100 * one.faster:.1f}%"
         counts = one.bins + [0] * (width - len(one.bins))
         rows.append(row | {bin_name(place): counts[place] for place in range(first, width)})
-    name = f"Speed-up of single sentences against {against} (batch 1, {threads(_main(document))})"
+    setting = f"batch 1, {threads(main_threads(document))}"
+    name = f"Speed-up of single sentences against {against} ({setting})"
     notes = [
         "For each sentence, the baseline's median time over the rounds, divided by the system's "
-        "(xia2022, Figure 4); quantiles over the sentences, and the number in each bin.",
+        "(xia2022, Figure 4); quantiles over the sentences, and the number in each bin."
     ]
     if any(one.label == "peer" for one in found):
         notes.append("Peers have their own threads and dtype.")

@@ -12,6 +12,7 @@ from .benchmark_tables import (
     GREEDY,
     OWN_GREEDY,
     label,
+    latencies,
     listed,
     memory,
     milliseconds,
@@ -139,7 +140,7 @@ def decoder_rows(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]
         UsageError: the benchmark lacks a system.
     """
     systems = _systems(document, chosen)
-    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    times = latencies(document)
     rows = []
     for one in chosen:
         row: Row = {"decoder": one["decoder"], "needs": one["needs"]}
@@ -210,7 +211,7 @@ def lossless_rows(names: Sequence[str], documents: Documents, folder: str) -> li
 def drafting_rows(document: Mapping[str, Any], names: Sequence[str], size: str) -> list[Row]:
     """Return the speed of drafting decoders against greedy search, alone and in batches."""
     _systems(document, [{"fp32": name} for name in names])
-    alone = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    alone = latencies(document)
     batches = document["seconds"]["throughput"].get(size, {})
     return [
         {
@@ -237,7 +238,7 @@ def peer_rows(
         size: of the batches.
     """
     systems = _systems(document, chosen)
-    alone = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    alone = latencies(document)
     batches = document["seconds"]["throughput"].get(size, {})
     sentences = document["setting"]["sentences"]
     rows = []

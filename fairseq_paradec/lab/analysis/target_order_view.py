@@ -14,6 +14,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from ...target_order import TargetOrder
+from . import figures
 from .benchmark_plot import plt
 
 BOS, EOS = "<s>", "</s>"
@@ -196,10 +197,7 @@ def draw(drawn: Drawing, path: Path) -> None:
         ax.spines[:].set_visible(False)
     figure.suptitle(drawn.title, fontsize=10)
     figure.tight_layout()
-    # No dates or random ids, so that pictures are reproducible.
-    metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-    with plt.rc_context({"svg.hashsalt": "fairseq_paradec"}):
-        figure.savefig(path, dpi=110, metadata=metadata)
+    figures.save(figure, path)
     plt.close(figure)
 
 

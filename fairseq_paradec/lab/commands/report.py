@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import heapq
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,10 +156,7 @@ def read_lines(path: Path, found: Folder) -> None:
         if tally.has_passes:
             try:
                 tally.positions = acceptance_by_position.count(read)
-            except (
-                KeyError,
-                TypeError,
-            ) as error:  # models of another order draft nothing
+            except (KeyError, TypeError) as error:  # models of another order draft nothing
                 raise UsageError(
                     f"{path}: a pass lacks a field, or it is wrong: {error}"
                 ) from error
@@ -293,11 +289,7 @@ def warn(folder: Folder) -> None:
     """Warn of characters that no font can draw."""
     found = [text for one in folder.files for text in texts(one)]
     if found:
-        from ..analysis import fonts
-
-        missing = fonts.choose(found).missing
-        if missing:
-            print(f"paradec report: warning: {fonts.warning(missing)}", file=sys.stderr)
+        pages.warn_of_fonts("report", found)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

@@ -64,11 +64,7 @@ def sentences(flag: str, path: str, kinds: Sequence[str]) -> list[str]:
 
 
 def same_number(texts: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse files of different lengths.
-
-    Raises:
-        UsageError: they differ; the first two are named.
-    """
+    """Refuse files of different lengths."""
     (first, lines), *others = texts.items()
     for path, other in others:
         if len(other) != len(lines):
@@ -107,15 +103,20 @@ def named(by_path: Mapping[str, Any]) -> dict[str, Any]:
     return dict(zip(names, by_path.values(), strict=True))
 
 
+def each_once(name: str, paths: Sequence[str]) -> Sequence[str]:
+    """Return the files of an argument; refuse one that is named twice."""
+    if len(set(paths)) < len(paths):
+        raise option_error(name, " ".join(paths), "each file once")
+    return paths
+
+
 def translations(paths: Sequence[str]) -> dict[str, list[str]]:
     """Read the translations of all systems, by file.
 
     Raises:
         UsageError: a file is named twice, or cannot be read.
     """
-    if len(set(paths)) < len(paths):
-        raise option_error("HYP", " ".join(paths), "each file once")
-    return {path: sentences("HYP", path, TRANSLATION) for path in paths}
+    return {path: sentences("HYP", path, TRANSLATION) for path in each_once("HYP", paths)}
 
 
 def seconds_of(path: str, count: int) -> list[float]:

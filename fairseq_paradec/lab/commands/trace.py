@@ -163,11 +163,7 @@ def _entries(paths: Sequence[str], name: str, lines: Sequence[Line]) -> list[Ent
 
 
 def image_size(text: str) -> Size:
-    """Read the argument of ``--image-size``.
-
-    Raises:
-        ArgumentTypeError: it is no size; argparse adds the flag's name.
-    """
+    """Read the argument of ``--image-size``."""
     parts = text.split("x")
     if len(parts) in (2, 3) and all(re.fullmatch("[0-9]{1,5}", part) for part in parts):
         height, width, *channels = map(int, parts)
@@ -311,13 +307,11 @@ def _write(html: TextIO, group: Sequence[Entry], files: Sequence[str]) -> None:
 
 def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size | None) -> None:
     """Draw a sentence from all files, or an image of this size."""
-    from ..analysis import fonts, raster_plot, trace_plot  # matplotlib takes a second to load
+    from ..analysis import raster_plot, trace_plot  # matplotlib takes a second to load
 
     found, names = [entry.sentence for entry in group], [files[entry.file] for entry in group]
     texts = trace_plot.texts(found) if size is None else raster_plot.texts(found, names)
-    missing = fonts.choose(texts).missing
-    if missing:
-        print(f"paradec trace: warning: {fonts.warning(missing)}", file=sys.stderr)
+    pages.warn_of_fonts("trace", texts)
     if size is None:
         trace_plot.draw(found, path, names)
     else:
@@ -326,10 +320,8 @@ def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size |
 
 def _draw_tree(entry: Entry, path: Path) -> None:
     """Draw the tree of a sentence that a drafted beam decoded."""
-    from ..analysis import beam_plot, fonts  # matplotlib takes a second to load
+    from ..analysis import beam_plot  # matplotlib takes a second to load
 
     nodes = beam_tree.read_tree(entry.record, entry.sentence.name)
-    missing = fonts.choose(beam_plot.texts(entry.record, nodes)).missing
-    if missing:
-        print(f"paradec trace: warning: {fonts.warning(missing)}", file=sys.stderr)
+    pages.warn_of_fonts("trace", beam_plot.texts(entry.record, nodes))
     beam_plot.draw(entry.record, nodes, path)

@@ -116,7 +116,7 @@ def benchmark(args: Settings) -> int:
         "version": VERSIONS[BENCHMARK][-1],
         "title": args.title or f"Benchmark of {args.path}",
         "notes": [*notes(setting, systems, args), *left_out],
-        **machine.circumstances("benchmark", args.argv[1:]),
+        **machine.circumstances(args.argv),
         **report(bench, quality, setting),
     }
     document["notes"] += [f"{k}: {v}" for k, v in document["signatures"].items()]

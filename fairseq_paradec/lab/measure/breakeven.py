@@ -316,11 +316,11 @@ def breakeven(args: Settings) -> int:
     rows = table(ways, list(zip(*found, strict=True)), args.marks)
     notes = _notes(bench, drafters, args) + [
         f"Medians of {args.rounds} interleaved rounds after a warm-up, batch 1, cpu, "
-        f"{args.threads} thread(s); {rounds.others_used(used, args.busy)}.",
+        f"{args.threads} thread(s); {rounds.others_used(used, args.busy)}."
     ]
     title = args.title or f"When drafting pays: {args.name}"
     if args.out is not None:
-        documents.save_made(Made(args.argv, args.out, title), "breakeven", notes, rows)
+        documents.save_made(Made(args.argv, args.out, title), notes, rows)
     if args.plot is not None:
         from ..analysis.speed_plot import draw_break_even  # matplotlib takes a second to load
 

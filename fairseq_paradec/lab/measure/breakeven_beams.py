@@ -114,11 +114,7 @@ def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]])
 
 
 def breakeven_beams(args: Settings) -> int:
-    """Measure, print the table, and write the file; return the exit status.
-
-    Raises:
-        UsageError: options do not fit.
-    """
+    """Measure, print the table, and write the file; return the exit status."""
     assert args.beam is not None
     check_model(args)
     if args.plot is not None:
@@ -158,6 +154,6 @@ def breakeven_beams(args: Settings) -> int:
     ]
     title = args.title or f"When drafted beams pay: {args.name}"
     if args.out is not None:
-        documents.save_made(Made(args.argv, args.out, title), "breakeven", notes, rows)
+        documents.save_made(Made(args.argv, args.out, title), notes, rows)
     print(markdown([{"title": title, "notes": notes, "rows": rows}]))
     return 0

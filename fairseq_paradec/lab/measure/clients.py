@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ... import files
 from ...errors import UsageError, option_error
 from ...translator import model_folder
 from ...translator.documents import Document
@@ -213,14 +214,6 @@ def port_of(server: subprocess.Popen[str]) -> int:
     raise UsageError(said.strip() or "paradec serve ends")
 
 
-def processor_seconds(process: subprocess.Popen[str]) -> float:
-    """Return what a process has computed since it started; 0: this system does not say."""
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
-
-
 # ---- the measurements ----------------------------------------------------------------------------
 
 
@@ -273,7 +266,7 @@ class Bench:
 
     def seconds(self) -> float:
         """Return what the server and ``paradec translate`` have computed."""
-        return processor_seconds(self.server) + processor_seconds(self.translate)
+        return sum(machine.processor_seconds(one.pid) for one in (self.server, self.translate))
 
     def same(self, texts: Sequence[str], found: Found) -> Found:
         """Return what was found.
@@ -300,9 +293,9 @@ class Bench:
     def counting(self, name: str, work: Callable[[], Found]) -> Found:
         """Note how many milliseconds a process computes for each of all lines."""
         process = self.server if name == "serve" else self.translate
-        before = processor_seconds(process)
+        before = machine.processor_seconds(process.pid)
         found = work()
-        each = (processor_seconds(process) - before) / len(self.lines)
+        each = (machine.processor_seconds(process.pid) - before) / len(self.lines)
         self.computed[name].append(1000 * each)
         return found
 
@@ -362,10 +355,7 @@ def clients(args: Settings) -> int:
         UsageError: FILE is no text, a process ends, or answers are not alike.
     """
     torch.set_num_threads(args.threads)
-    try:
-        text = args.file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise option_error("FILE", str(args.file), f"text in UTF-8 ({error})") from error
+    text = files.read("FILE", str(args.file))
     language = model_folder.read(args.model).source
     lines = [line for line in map(str.strip, text.splitlines()) if is_one(line, language)]
     if not lines:
@@ -423,5 +413,5 @@ def clients(args: Settings) -> int:
         f"Load: requests come at random at {LOAD:g} of the round's rate of {args.clients} clients; "
         "their milliseconds count from the time at which they were to be sent.",
     ]
-    documents.save_made(args, "clients", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0

@@ -70,15 +70,7 @@ def save(
     rows: Sequence[dict[str, Any]],
     made_by: dict[str, Any],
 ) -> None:
-    """Write a table as JSON; ``paradec results`` renders it.
-
-    Args:
-        path: the file to write.
-        title: the section's title.
-        notes: the notes below the table.
-        rows: one dict per row, all with the same keys, which are the columns.
-        made_by: the ``circumstances``.
-    """
+    """Write a table as JSON; rows have the same keys, and ``made_by`` is ``circumstances``."""
     document = {
         "schema": SCHEMA,
         "version": VERSIONS[SCHEMA][-1],
@@ -91,14 +83,11 @@ def save(
     write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def save_made(
-    made: Made, command: str, notes: Sequence[str], rows: Sequence[dict[str, Any]]
-) -> None:
+def save_made(made: Made, notes: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
     """Write the table that a command made."""
     from .machine import circumstances  # imports torch, which readers do not need
 
-    made_by = circumstances(command, made.argv[1:])
-    save(made.out, made.title, notes, rows, made_by)
+    save(made.out, made.title, notes, rows, circumstances(made.argv))
 
 
 def check(document: dict[str, Any], name: str) -> None:
@@ -106,9 +95,6 @@ def check(document: dict[str, Any], name: str) -> None:
 
     Tables of versions that had other ones are made anew, and decoders get the options by name that
     older files lack.
-
-    Raises:
-        UsageError: it does not fit.
     """
     if document["schema"] == SCHEMA:
         _check_table(document, name)

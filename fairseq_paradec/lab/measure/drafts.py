@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...errors import option_error
+from ... import files
 from ...translator.translator import Translation, Translator
 from ..settings import Made
 from . import documents
@@ -80,13 +80,8 @@ def drafts(args: Settings) -> int:
     """Translate all edits by all decoders, with drafts and without; write the table."""
     torch.set_num_threads(1)
     translator = Translator(args.model)
-    try:
-        text = args.file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise option_error("FILE", str(args.file), f"text in UTF-8 ({error})") from error
+    text = files.read("FILE", str(args.file))
     lines = [line for line in text.splitlines() if line.strip()][: args.limit]
-    if not lines:
-        raise option_error("FILE", str(args.file), "a file with text")
     rows = []
     for edit in (typed(lines), changed(lines), same(lines)):
         rows += rows_of(translator, edit, args.decoding, args.rounds)
@@ -103,7 +98,7 @@ def drafts(args: Settings) -> int:
             "over greedy without drafts."
         )
     made = Made(args.argv, args.out, "Earlier translations as drafts")
-    documents.save_made(made, "drafts", notes, rows)
+    documents.save_made(made, notes, rows)
     return 0
 
 

@@ -124,18 +124,14 @@ def evaluate(args: Settings) -> int:
     notes += [f"{name}: {signature}" for name, signature in signatures.items()]
     if len(args.path) > 1:
         notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
-    documents.save_made(args, "evaluate", notes, rows)
+    documents.save_made(args, notes, rows)
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items()))
     return 0
 
 
 def read_tests(args: Settings) -> dict[str, list[str]]:
-    """Return the references of each test set: for images the targets of DATA, else ``--raw``.
-
-    Raises:
-        UsageError: ``--raw`` does not fit.
-    """
+    """Return the references of each test set: for images the targets of DATA, else ``--raw``."""
     raw = args.raw
     if holds_images(args.data):
         if raw:

@@ -106,7 +106,7 @@ def origin(data: str, subset: str, files: Iterable[str | Path]) -> dict[str, Any
         subset: of the data.
         files: more files, as checkpoints.
     """
-    made_by = machine.circumstances("", [])
+    made_by = machine.circumstances([])
     folder, code = Path(data), hashlib.sha256()
     for path in sorted(Path(__file__).resolve().parents[2].rglob("*.py")):
         code.update(path.read_bytes())

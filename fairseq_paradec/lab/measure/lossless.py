@@ -134,5 +134,5 @@ def lossless(args: Settings) -> int:
         notes.append("First guess source-copy: not run; source and target have a dictionary each.")
     what = "every decoder without a drafter" if kind == UNTRAINED else kind
     title = f"Lossless: {what} against fairseq greedy"
-    documents.save_made(Made(args.argv, args.out, title), "lossless", notes, rows)
+    documents.save_made(Made(args.argv, args.out, title), notes, rows)
     return 0

@@ -95,7 +95,7 @@ def modules(args: Settings) -> int:
         "Parameters: without a drafter's own copy of a shared encoder. Peak MiB: peak memory of "
         "decoding the longest sentence, above the memory in use before.",
     ]
-    documents.save_made(args, "modules", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from ... import extras
 from ...decoding.provenance import provenance
 from ...errors import UsageError
-from ...plugin.files import read_checkpoint
+from ...plugin.files import options_of, read_checkpoint
 from ..analysis.benchmark_tables import threads as counted
 from . import CTRANSLATE2
 from .systems import PEER, Models, Output, count_parameters
@@ -136,7 +135,7 @@ def converted(path: str, data: str) -> str:
     """
     # The converter reads fairseq's older checkpoints, whose options lie in one namespace.
     state = read_checkpoint(path)
-    options = {**_options(state["cfg"]["task"]), **_options(state["cfg"]["model"])}
+    options = {**options_of(state["cfg"]["task"]), **options_of(state["cfg"]["model"])}
     options |= {"arch": options.get("arch", options["_name"])}
     return _convert(options, state["model"], data, path)
 
@@ -165,13 +164,6 @@ def _convert(options: dict[str, Any], weights: dict[str, Any], data: str, name: 
     except Exception as error:
         raise UsageError(f"--peers: CTranslate2 cannot convert {name}: {error}") from error
     return str(folder)
-
-
-def _options(config: Any) -> dict[str, Any]:
-    """Return a part of a checkpoint's configuration, saved in either form."""
-    if isinstance(config, argparse.Namespace):
-        return vars(config)
-    return dict(OmegaConf.to_container(config) if OmegaConf.is_config(config) else config)
 
 
 _KEPT: list[tempfile.TemporaryDirectory[str]] = []

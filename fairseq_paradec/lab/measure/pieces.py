@@ -45,11 +45,7 @@ Call = Callable[[], object]
 
 
 def refuse_unknown(model: Any) -> None:
-    """Refuse a model whose pass is not made of PIECES.
-
-    Raises:
-        UsageError: the model's pass has other pieces.
-    """
+    """Refuse a model whose pass is not made of PIECES."""
     problem = ""
     if not isinstance(model, TransformerModelBase):
         problem = ", which is no Transformer"

@@ -30,11 +30,7 @@ def now(device: str = "cpu") -> float:
 
 
 def check_device(device: str) -> None:
-    """Refuse ``--device cuda`` without a CUDA device.
-
-    Raises:
-        UsageError: torch finds no CUDA device.
-    """
+    """Refuse ``--device cuda`` without a CUDA device."""
     if device == "cuda" and not torch.cuda.is_available():
         raise option_error("--device", "cuda", "cpu: torch finds no CUDA device")
 

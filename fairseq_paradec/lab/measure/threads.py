@@ -148,5 +148,5 @@ def threads(args: Settings) -> int:
         "Several generators have one thread each; those in threads of a process share the weights.",
         "Peak MiB: resident memory; of processes the sum, in which each counts the libraries.",
     ]
-    documents.save_made(args, "threads", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0

@@ -62,5 +62,5 @@ def training_speed(args: Settings) -> int:
         "Forward, backward and Adam; target tokens, </s> counted once for all. The speeds are "
         "medians of the rounds' ratios.",
     ]
-    documents.save_made(args, "training-speed", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0

@@ -13,7 +13,8 @@ from typing import Any
 from ...config import OPTIONS
 from ...model_checks import BLOCK_NAT, TRANSFORMER
 from ...registry import HEADS, METHODS
-from ..analysis import flops
+from ..analysis import decoding_flops as flops
+from ..analysis.decoding_flops import Count, Decoded
 
 Settings = list[dict[str, Any]]
 Rows = dict[str, dict[str, Any]]
@@ -29,8 +30,8 @@ DRAFTED_BLOCK_SIZES = (1, 3, 5, 8, 12, 25)
 class Traits:
     """What is known of one method."""
 
-    # counts a record's operations (``lab/analysis/flops.py``); None: they are not counted
-    flops: Callable[..., flops.Count] | None = flops.verifying
+    # counts a record's operations (``lab/analysis/decoding_flops.py``); None: they are not counted
+    flops: Callable[[Decoded], Count] | None = flops.verifying
     # returns, for a block size, ``chunk``, the positions that a pass scores, and of a drafter
     # ``masks`` of its pass, or ``steps``, its passes of one token; None: passes differ, or this is
     # not known

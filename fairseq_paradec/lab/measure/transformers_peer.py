@@ -56,13 +56,7 @@ class TransformersSystem(Peer):
     """
 
     def __init__(
-        self,
-        name: str,
-        model: Any,
-        settings: Any,
-        models: Models,
-        path: str,
-        assistant: Any = None,
+        self, name: str, model: Any, settings: Any, models: Models, path: str, assistant: Any = None
     ) -> None:
         label = f"transformers {name}, float32"
         super().__init__(label, TRANSFORMERS, "float32", None, models, path)

@@ -150,7 +150,7 @@ def update_speed(args: Settings) -> int:
         "the rounds' ratios; by CPU time, which others on the machine disturb less, in the last "
         "column.",
     ]
-    documents.save_made(args, "training-speed", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0
 
 

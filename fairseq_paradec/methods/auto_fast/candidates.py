@@ -35,11 +35,7 @@ class Candidate:
 
 
 def candidates(
-    config: DecodingConfig,
-    drafters: Mapping[str, Drafter],
-    vocabulary: int,
-    beam: int,
-    model: Any,
+    config: DecodingConfig, drafters: Mapping[str, Drafter], vocabulary: int, beam: int, model: Any
 ) -> list[Candidate]:
     """List the candidates of auto_fast.
 

@@ -10,7 +10,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 
 from ...errors import UsageError
-from .checkpoints import ANY_CHECKPOINT_FLAG
+from .checkpoint_problems import ANY_CHECKPOINT_FLAG
 
 
 @contextlib.contextmanager

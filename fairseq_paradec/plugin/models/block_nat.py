@@ -210,11 +210,7 @@ class BlockNatModel(DraftingTransformer):
         return int(torch.randint(1, self.block_size + 1, ()))
 
     def check_prefixes(self, prefixes: int, tokens_per_prefix: int, after_errors: float) -> None:
-        """Refuse several prefixes per sentence with bidirectional attention.
-
-        Raises:
-            UsageError: more than one is allowed, and attention is bidirectional.
-        """
+        """Refuse several prefixes per sentence with bidirectional attention."""
         if self.decoder.attention == "prefix_causal":
             return
         for flag, given, one in (

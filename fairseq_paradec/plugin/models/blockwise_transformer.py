@@ -40,7 +40,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from ...errors import UsageError, option_error
-from ..compat.checkpoints import ANY_CHECKPOINT_FLAG
+from ..compat.checkpoint_problems import ANY_CHECKPOINT_FLAG
 from ..compat.loading import load_beside
 from .building import SIZES, named_sizes, set_sizes, transformer_settings
 from .heads import PREFIX, BlockHeads, build_heads

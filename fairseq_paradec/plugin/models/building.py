@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...errors import option_error
 from ..compat.loading import load_beside, named
+from ..files import options_of
 
 #: Layers, dimension, feed-forward dimension, heads; by the suffix of an architecture.
 SIZES = {
@@ -56,7 +57,7 @@ def transformer_settings(path: str, flag: str, more: Iterable[str] = ()) -> dict
     """
     with named(flag):
         cfg = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]
-    settings = dict(vars(cfg) if isinstance(cfg, Namespace) else cfg)
+    settings = options_of(cfg)
     is_drafter = "drafter_block_size" in settings
     if is_drafter or "encoder_layers" not in settings or "decoder_layers" not in settings:
         raise option_error(flag, path, "a checkpoint of fairseq's Transformer, not a drafter's")
@@ -102,11 +103,7 @@ def read_verifier(args: Any, fixed: Iterable[str] = ()) -> None:
 
 
 def require_verifier(args: Any) -> None:
-    """Refuse an architecture without ``--encoder-from``.
-
-    Raises:
-        UsageError: it is missing.
-    """
+    """Refuse an architecture without ``--encoder-from``."""
     if not getattr(args, "encoder_from", None):
         raise option_error("--encoder-from", None, "the verifier's checkpoint")
 
@@ -124,15 +121,11 @@ def copy_encoder(model: Any, path: str, task: Any, flag: str = "--encoder-from")
     if type(other.encoder) not in (TransformerEncoder, TransformerEncoderBase):
         kind = type(other.encoder).__name__
         raise option_error(
-            flag,
-            path,
-            f"a checkpoint with fairseq's Transformer encoder; this has a {kind}",
+            flag, path, f"a checkpoint with fairseq's Transformer encoder; this has a {kind}"
         )
     if _settings(model.encoder) != _settings(other.encoder):
         raise option_error(
-            flag,
-            path,
-            "an encoder with the same heads, activation, norms and scale of embeddings",
+            flag, path, "an encoder with the same heads, activation, norms and scale of embeddings"
         )
     try:
         model.encoder.load_state_dict(other.encoder.state_dict())
@@ -150,9 +143,6 @@ def copy_decoder(own: Any, other: Any, flag: str, path: str) -> None:
     """Copy layers, norms and projection of another decoder.
 
     Of its N layers n are taken, evenly spread, with the first and the last.
-
-    Raises:
-        UsageError: they do not fit.
     """
     count, available = len(own.layers), len(other.layers)
     # By number: iteration over a LayerDropModuleList skips layers at random.

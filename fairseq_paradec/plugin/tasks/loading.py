@@ -16,11 +16,7 @@ OWN_TASKS: dict[str, str] = {}
 
 
 def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
-    """Refuse a missing data folder or checkpoint.
-
-    Raises:
-        UsageError: one is missing.
-    """
+    """Refuse a missing data folder or checkpoint."""
     if not os.path.isdir(data):
         raise option_error(flag, data, "a folder made by fairseq-preprocess")
     for one in path.split(os.pathsep):

@@ -21,7 +21,8 @@ from ...decoding.provenance import remember_hash, weights_hash
 from ...engine.known import is_sinusoidal
 from ...errors import UsageError
 from ...files import replacing
-from ..compat.checkpoints import PACKED_ONLY, check_content, form_problem
+from ..compat.checkpoint_problems import form_problem
+from ..compat.checkpoints import PACKED_ONLY, check_content
 
 
 class _Unfilled(TorchFunctionMode):

@@ -51,11 +51,7 @@ class BlockwiseLoss(FairseqCriterion):
     trains = ("blockwise_transformer", "blockwise_loss")
 
     def __init__(
-        self,
-        task: Any,
-        label_smoothing: float,
-        heads_per_update: str,
-        first_head_weight: float,
+        self, task: Any, label_smoothing: float, heads_per_update: str, first_head_weight: float
     ) -> None:
         super().__init__(task)
         if not 0 <= label_smoothing <= 1:

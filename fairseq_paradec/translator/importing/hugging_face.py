@@ -112,11 +112,7 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
 
 
 def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Refuse models with settings that are not known.
-
-    Raises:
-        UsageError: a setting is missing or has another value.
-    """
+    """Refuse models with settings that are not known."""
     for key in _NUMBERS:
         whole_number(file, config, key)
     whole_number(file, config, "decoder_vocab_size", config["vocab_size"])

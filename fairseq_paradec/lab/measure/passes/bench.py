@@ -19,7 +19,7 @@ from ....plugin.tasks import loading
 from ....row import Row
 from ....token_rules import TokenRules
 from ...analysis.pass_costs import LOOPED, PLAIN, dtype_of
-from .. import machine
+from .. import CTRANSLATE2, machine
 from ..peers import translator
 from ..pieces import Call, decoder_pieces, encoder_pieces, heads_pieces, piece_calls, refuse_unknown
 from ..rounds import all_rounds
@@ -27,7 +27,6 @@ from .cells import Cell, Search, Steps, pass_call, product_call
 from .models import Pair, parse_engine
 
 NEW_TOKENS = 5  # of the prefix, in a drafter's pass
-PEER = "ctranslate2"  # the engine of its searches
 SEARCH_TOKENS = 20  # that whole searches are forced to, without </s>
 
 
@@ -257,7 +256,7 @@ class Bench:
         sources = [
             [words[i] for i in row[:-1]] for row in self.sample["net_input"]["src_tokens"].tolist()
         ]
-        for kind, engine in (("float32", PEER), ("int8", f"{PEER}-int8")):
+        for kind, engine in (("float32", CTRANSLATE2), ("int8", f"{CTRANSLATE2}-int8")):
             loaded = translator(folder, kind, self.plan.threads)
             steps = Steps(loaded, sources, 1, peer_tokens(self.plan.cached))
             self.searches.append(({"name": "CTranslate2 greedy", "engine": engine}, steps))

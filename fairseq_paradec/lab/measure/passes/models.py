@@ -83,11 +83,7 @@ class SizedModel:
 
 
 def check_model(args: SizedModel) -> None:
-    """Refuse a model and engines that do not go together, and files that are not there.
-
-    Raises:
-        UsageError: there are some.
-    """
+    """Refuse a model and engines that do not go together, and files that are not there."""
     if (args.path is None) == (args.arch_size is None):
         raise option_error("--path", args.path, "one of --path and --arch-size")
     if args.path is not None:
@@ -216,11 +212,7 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
 
 
 def parse_engine(text: str) -> Engine:
-    """Read an engine: one of ENGINES.
-
-    Raises:
-        UsageError: there is none of this name.
-    """
+    """Read an engine: one of ENGINES."""
     if text not in ENGINES:
         raise option_error("--engines", text, ", ".join(ENGINES))
     kind, _, dtype = text.partition("-")

@@ -43,11 +43,7 @@ class Settings(SizedModel, Timing):
 
 
 def _check(args: Settings) -> None:
-    """Refuse flags that do not go together, and files that are not there.
-
-    Raises:
-        UsageError: there are some.
-    """
+    """Refuse flags that do not go together, and files that are not there."""
     check_model(args)
     if args.out is not None and args.out.suffix != ".json":
         raise option_error("--out", str(args.out), "a name that ends in .json")
@@ -56,11 +52,7 @@ def _check(args: Settings) -> None:
 
 
 def _check_positions(args: Settings, pair: Pair) -> None:
-    """Refuse passes beyond a model's positions.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Refuse passes beyond a model's positions."""
     source, target = pair.model.max_positions()
     longest = max(args.cached + max(args.chunks), SEARCH_TOKENS + 2)
     if args.peers:
@@ -128,7 +120,7 @@ def passes(args: Settings) -> int:
         "version": VERSIONS[PASSES][-1],
         "title": args.title or f"Passes of {args.name}",
         "notes": notes(setting, args.busy),
-        **machine.circumstances("passes", args.argv[1:]),
+        **machine.circumstances(args.argv),
         "setting": setting,
         **bench.report(),
         "acceptance": acceptance,
