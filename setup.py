@@ -23,15 +23,15 @@ class BuildWithLibrary(build_py):
     def run(self):
         """Build what setuptools builds, and the library."""
         super().run()
-        source = ROOT / "fairseq_paradec/engine/native/library.py"
+        source = ROOT / "fairseq_paradec/engine/native/building.py"
         # By its path: importing the package would need torch and fairseq.
-        spec = importlib.util.spec_from_file_location("library", source)
-        library = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(library)
+        spec = importlib.util.spec_from_file_location("building", source)
+        building = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(building)
         folder = ROOT if self.editable_mode else Path(self.build_lib)
         try:
-            library.build_all(folder / "fairseq_paradec/lib")
-        except library.NativeUnavailable as error:
+            building.build_all(folder / "fairseq_paradec/lib")
+        except building.NativeUnavailable as error:
             print(f"setup.py: no native library, torch computes passes: {error}", file=sys.stderr)
 
 

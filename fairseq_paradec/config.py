@@ -252,35 +252,21 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class Option:
-    """One flag.
+    """One flag."""
 
-    Attributes:
-        name: its Python name.
-        kind: ``int``, ``float``, ``str`` or ``bool``, a switch, False by default; ``object``: any.
-        default: its default; None: see ``absent``.
-        help: one or two lines for ``--help`` and the docs.
-        group: ``METHOD``, ``ENGINE``, ``REPORT`` or ``SEARCH``.
-        choices: the allowed values, if they are a list.
-        least: the smallest allowed number.
-        most: the largest allowed number.
-        above: allowed numbers are greater than this.
-        unit: the unit of a number.
-        endless: whether infinity is allowed, too.
-        absent: the meaning of a default of None, in words.
-    """
-
-    name: str
+    name: str  # its Python name
+    # ``int``, ``float``, ``str`` or ``bool``, a switch, False by default; ``object``: any
     kind: type
-    default: Any
-    help: str
-    group: str
-    choices: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    unit: str = ""
-    endless: bool = False
-    absent: str = ""
+    default: Any  # its default; None: see ``absent``
+    help: str  # one or two lines for ``--help`` and the docs
+    group: str  # ``METHOD``, ``ENGINE``, ``REPORT`` or ``SEARCH``
+    choices: tuple[str, ...] = ()  # the allowed values, if they are a list
+    least: float | None = None  # the smallest allowed number
+    most: float | None = None  # the largest allowed number
+    above: float | None = None  # allowed numbers are greater than this
+    unit: str = ""  # the unit of a number
+    endless: bool = False  # whether infinity is allowed, too
+    absent: str = ""  # the meaning of a default of None, in words
 
     @property
     def allowed(self) -> str:

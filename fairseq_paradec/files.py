@@ -15,10 +15,6 @@ from .errors import option_error
 def read(flag: str, path: str) -> str:
     """Read a file of UTF-8 text.
 
-    Args:
-        flag: the flag that names it, for errors.
-        path: the file.
-
     Raises:
         UsageError: it cannot be read, is empty, or is no UTF-8 text.
     """
@@ -40,11 +36,7 @@ UNPACKED = 20
 
 
 def check_unpacked(archive: zipfile.ZipFile, path: str | Path) -> None:
-    """Refuse an archive that holds much more than its size: weights hardly compress.
-
-    Raises:
-        BadZipFile: it does.
-    """
+    """Refuse an archive that holds much more than its size: weights hardly compress."""
     size = sum(info.file_size for info in archive.infolist())
     if size > UNPACKED * os.path.getsize(path) + (1 << 20):
         raise zipfile.BadZipFile(f"it unpacks to {size / 1e6:.0f} MB, from no weights")

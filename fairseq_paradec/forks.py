@@ -21,15 +21,10 @@ _LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class _State:
-    """What is known of this process.
+    """What is known of this process."""
 
-    Attributes:
-        computes: whether it, or one that it was forked from, has begun to compute.
-        lost: how many threads a fork has lost; 0: none, or the warning is said.
-    """
-
-    computes = False
-    lost = 0
+    computes = False  # whether it, or one that it was forked from, has begun to compute
+    lost = 0  # how many threads a fork has lost; 0: none, or the warning is said
 
 
 class Lock:

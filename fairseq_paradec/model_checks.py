@@ -51,11 +51,7 @@ def any_transformer(decoding: str, models: Sequence[Any], drafter_path: str | No
 
 
 def global_attention(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse models with local attention.
-
-    Raises:
-        UsageError: the first model has it.
-    """
+    """Refuse models with local attention."""
     if attends_locally(models[0]):
         raise option_error(
             "--decoding",
@@ -65,11 +61,7 @@ def global_attention(decoding: str, models: Sequence[Any], drafter_path: str | N
 
 
 def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse all models but double_token ones.
-
-    Raises:
-        UsageError: the first model is of another kind.
-    """
+    """Refuse all models but double_token ones."""
     global_attention(decoding, models, drafter_path)
     if not writes_pairs(models):
         raise option_error(
@@ -80,11 +72,7 @@ def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -
 
 
 def one_block_nat(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse all but one block_nat model.
-
-    Raises:
-        UsageError: there are several models, or one of another kind.
-    """
+    """Refuse all but one block_nat model."""
     if len(models) > 1 or not is_block_nat(models):
         name = type(models[0]).__name__
         given = name if len(models) == 1 else f"{len(models)} models"
@@ -92,11 +80,7 @@ def one_block_nat(decoding: str, models: Sequence[Any], drafter_path: str | None
 
 
 def one_set_of_heads(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse models without heads, or with two sets of heads.
-
-    Raises:
-        UsageError: there are several models, no heads, or heads in both checkpoints.
-    """
+    """Refuse models without heads, or with two sets of heads."""
     if len(models) > 1:
         raise option_error(
             "--path",
@@ -124,21 +108,16 @@ TRANSFORMER, BLOCK_NAT = "transformer", "block_nat"
 
 
 class Verifier(NamedTuple):
-    """Which models of ``--path`` a method decodes.
+    """Which models of ``--path`` a method decodes."""
 
-    Attributes:
-        words: which, in words, for the docs.
-        accepts: raises an error for others; called with decoding, models and ``--drafter-path``.
-        owns: whether ``--decoding auto`` decodes these models with this method.
-        alone: why no other method can decode the Transformers that it owns; None: others can.
-        kind: the kind of checkpoint.
-    """
-
-    words: str = "any Transformer"
+    words: str = "any Transformer"  # which, in words, for the docs
+    # raises an error for others; called with decoding, models and ``--drafter-path``
     accepts: Callable[[str, Sequence[Any], str | None], None] = any_transformer
+    # whether ``--decoding auto`` decodes these models with this method
     owns: Callable[[Sequence[Any]], bool] = lambda models: False
+    # why no other method can decode the Transformers that it owns; None: others can
     alone: str | None = None
-    kind: str = TRANSFORMER
+    kind: str = TRANSFORMER  # the kind of checkpoint
 
 
 _OTHER_ORDER = "it writes its target in another order"

@@ -75,10 +75,6 @@ class _Moved(MetaPathFinder, Loader):
 
 
 def keep_old_names(package: str) -> None:
-    """Let old names import; idempotent.
-
-    Args:
-        package: this package's name, which a user dir may have changed.
-    """
+    """Let old names of the package import, whatever a user dir calls it; idempotent."""
     if not any(isinstance(one, _Moved) and one.package == package for one in sys.meta_path):
         sys.meta_path.insert(0, _Moved(package))

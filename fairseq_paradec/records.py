@@ -85,60 +85,43 @@ class Record(TypedDict, total=False):
 
 @dataclass
 class PassTokens:
-    """The tokens of one pass of one row, for a trace.
+    """The tokens of one pass of one row, for a trace."""
 
-    Attributes:
-        draft: the drafted tokens.
-        verifier: the verifier's own tokens, one per scored position.
-        log_probs: their log-probabilities.
-        runner_up: the second best token at the same positions; None where only one is allowed.
-        runner_up_log_probs: their log-probabilities.
-        draft_log_probs: the verifier's log-probabilities of the drafted tokens.
-        draft_ranks: the numbers of tokens that the verifier scores higher than the drafted ones.
-        draft_confidences: the drafter's probabilities of the drafted tokens; None if not known.
-    """
-
-    draft: list[int]
-    verifier: list[int]
-    log_probs: list[float]
+    draft: list[int]  # the drafted tokens
+    verifier: list[int]  # the verifier's own tokens, one per scored position
+    log_probs: list[float]  # their log-probabilities
+    # the second best token at the same positions; None where only one is allowed
     runner_up: list[int | None]
-    runner_up_log_probs: list[float | None]
-    draft_log_probs: list[float]
+    runner_up_log_probs: list[float | None]  # their log-probabilities
+    draft_log_probs: list[float]  # the verifier's log-probabilities of the drafted tokens
+    # the numbers of tokens that the verifier scores higher than the drafted ones
     draft_ranks: list[int]
+    # the drafter's probabilities of the drafted tokens; None if not known
     draft_confidences: list[float] | None = None
 
 
 @dataclass
 class PassRecord:
-    """One decoder pass of one row.
+    """One decoder pass of one row."""
 
-    Attributes:
-        start: the position of the pass's first prediction.
-        num_drafted: the number of drafted tokens.
-        num_accepted: the number of accepted drafted tokens, without the verifier's own token.
-        num_committed: the number of final predictions, before the output is cut at ``</s>``.
-        tokens: the tokens of the pass, if a trace is kept.
-        positions: the committed predictions' positions in the output, for a model with another
-            target order; ``start`` then counts the tokens written before. None: from ``start`` on.
-        directions: with ``positions``, for a trace: the direction that wrote each of them.
-        num_nodes: the number of nodes of a draft tree; the other numbers are of one path. None: the
-            draft is no tree.
-        tree: of a beam, if a trace is kept, the nodes that the pass read: token, the number of the
-            node before (in the order of reading, over all passes; -1: none), and whether a live
-            hypothesis of the search had it.
-        given: whether the draft is from an earlier output (``--drafts``).
-    """
-
-    start: int
-    num_drafted: int
-    num_accepted: int
-    num_committed: int
-    tokens: PassTokens | None = None
+    start: int  # the position of the pass's first prediction
+    num_drafted: int  # the number of drafted tokens
+    num_accepted: int  # the number of accepted drafted tokens, without the verifier's own token
+    num_committed: int  # the number of final predictions, before the output is cut at ``</s>``
+    tokens: PassTokens | None = None  # the tokens of the pass, if a trace is kept
+    # the committed predictions' positions in the output, for a model with another target order;
+    # ``start`` then counts the tokens written before. None: from ``start`` on.
     positions: list[int] | None = None
+    # with ``positions``, for a trace: the direction that wrote each of them
     directions: list[str] | None = None
+    # the number of nodes of a draft tree; the other numbers are of one path. None: the draft is no
+    # tree.
     num_nodes: int | None = None
+    # of a beam, if a trace is kept, the nodes that the pass read: token, the number of the node
+    # before (in the order of reading, over all passes; -1: none), and whether a live hypothesis of
+    # the search had it
     tree: list[tuple[int, int, bool]] | None = None
-    given: bool = False
+    given: bool = False  # whether the draft is from an earlier output (``--drafts``)
 
     def note_given(self) -> None:
         """Note that the draft is from an earlier output; no drafter was sure of it."""
@@ -201,10 +184,6 @@ def open_report(flag: str, path: str) -> Any:
 
     A process truncates a file when it first opens it; later decoders of the process append.
 
-    Args:
-        flag: the flag that names the file, for the error message.
-        path: the file.
-
     Raises:
         UsageError: the file cannot be opened, or another process writes to it.
     """
@@ -230,10 +209,6 @@ def open_report(flag: str, path: str) -> Any:
 
 def write(file: Any, record: Record) -> None:
     """Write one sentence's record as a line of JSON, or nothing of it.
-
-    Args:
-        file: of ``open_report``.
-        record: without schema and version.
 
     Raises:
         OSError: the disk is full, or nobody reads the pipe.

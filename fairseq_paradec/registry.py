@@ -56,14 +56,10 @@ ALWAYS, NEVER = Exact("yes", lambda config: True), Exact("no", lambda config: Fa
 
 
 class Helper(NamedTuple):
-    """The checkpoint of ``--drafter-path``.
+    """The checkpoint of ``--drafter-path``."""
 
-    Attributes:
-        kind: ``BLOCK_NAT``, ``TRANSFORMER``, ``HEADS`` or ``ANY``.
-        wanted: what it has to be, in words, if the method needs one; empty: it can do without.
-    """
-
-    kind: str
+    kind: str  # ``BLOCK_NAT``, ``TRANSFORMER``, ``HEADS`` or ``ANY``
+    # what it has to be, in words, if the method needs one; empty: it can do without
     wanted: str = ""
 
 
@@ -385,11 +381,7 @@ def beam_search(models: Sequence[Any], beam: int) -> str:
 
 
 def check_models(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
-    """Refuse models that the method does not support.
-
-    Raises:
-        UsageError: a model is not supported.
-    """
+    """Refuse models that the method does not support."""
     from .target_order import order_of  # imports torch, which readers of this table may not need
 
     if len({order_of(model) for model in models}) > 1:

@@ -28,47 +28,36 @@ from .errors import needs, option_error
 
 
 class SlotBatch(NamedTuple):
-    """A batch of reordered targets for training.
+    """A batch of reordered targets for training."""
 
-    Attributes:
-        prev_output_tokens: B×T decoder inputs, ``<pad>`` after a row's last step.
-        target: B×T predicted tokens, ``<pad>`` where there is no loss.
-    """
-
-    prev_output_tokens: Tensor
-    target: Tensor
+    prev_output_tokens: Tensor  # B×T decoder inputs, ``<pad>`` after a row's last step
+    target: Tensor  # B×T predicted tokens, ``<pad>`` where there is no loss
 
 
 @dataclass(frozen=True)
 class TargetOrder:
     """The order in which targets are written; the default is left to right, one token per step.
 
-    Attributes:
-        directions: h: 1; 2, from both ends; or an even number, from both ends of h/2 segments.
-        tokens_per_direction: c: tokens that each direction writes per step.
-        right_to_left: with one direction: from the end to the beginning.
-        double_token: imamura2020's pairs: ``</s>`` fills the last step, the first step's inputs are
-            ``<s>`` and ``</s>``, positions count slots.
-        middle_to_side: with two directions: from the middle outwards; with an odd number of words
-            the middle one comes first (A B C D E: C D B E A), so that ``</s>`` can come last.
-        alternate_ends: the directions write in turns, one token a step: y1, yn, y2, ... (zhang2020,
-            table 3, bidirectional and autoregressive).
-        independent_directions: a direction does not attend to the others.
-        vanilla_mask: a slot does not attend to the later slots of its own step.
-        vanilla_positions: positions count slots, without a sign; directions have no embeddings.
-
     Raises:
         UsageError: the attributes contradict each other; the message names the flag.
     """
 
+    # h: 1; 2, from both ends; or an even number, from both ends of h/2 segments
     directions: int = 1
-    tokens_per_direction: int = 1
-    right_to_left: bool = False
+    tokens_per_direction: int = 1  # c: tokens that each direction writes per step
+    right_to_left: bool = False  # with one direction: from the end to the beginning
+    # imamura2020's pairs: ``</s>`` fills the last step, the first step's inputs are ``<s>`` and
+    # ``</s>``, positions count slots
     double_token: bool = False
+    # with two directions: from the middle outwards; with an odd number of words the middle one
+    # comes first (A B C D E: C D B E A), so that ``</s>`` can come last
     middle_to_side: bool = False
+    # the directions write in turns, one token a step: y1, yn, y2, ... (zhang2020, table 3,
+    # bidirectional and autoregressive)
     alternate_ends: bool = False
-    independent_directions: bool = False
-    vanilla_mask: bool = False
+    independent_directions: bool = False  # a direction does not attend to the others
+    vanilla_mask: bool = False  # a slot does not attend to the later slots of its own step
+    # positions count slots, without a sign; directions have no embeddings
     vanilla_positions: bool = False
 
     def __post_init__(self) -> None:
@@ -179,11 +168,7 @@ class TargetOrder:
         return torch.arange(width) % self.directions
 
     def direction_name(self, direction: int) -> str:
-        """Name a direction: its number from 1, and → where it writes from left to right, else ←.
-
-        Args:
-            direction: as in ``directions_of``, from 0.
-        """
+        """Name a direction: its number from 1, and → where it writes from left to right, else ←."""
         if self.directions == 1:
             backwards = self.right_to_left
         else:

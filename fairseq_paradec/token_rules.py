@@ -21,50 +21,31 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """The limits that hold at some positions of a chunk only, B×R each.
+    """The limits that hold at some positions of a chunk only, B×R each."""
 
-    Attributes:
-        early: True where ``</s>`` is forbidden; None: nowhere.
-        last: True where only ``</s>`` is allowed; None: nowhere.
-        forced: the only allowed token, or ``<pad>`` for any; None: nowhere.
-        free: True where suppressed tokens are allowed; None: nowhere.
-    """
-
-    early: Tensor | None = None
-    last: Tensor | None = None
-    forced: Tensor | None = None
-    free: Tensor | None = None
+    early: Tensor | None = None  # True where ``</s>`` is forbidden; None: nowhere
+    last: Tensor | None = None  # True where only ``</s>`` is allowed; None: nowhere
+    forced: Tensor | None = None  # the only allowed token, or ``<pad>`` for any; None: nowhere
+    free: Tensor | None = None  # True where suppressed tokens are allowed; None: nowhere
 
 
 class Scored(NamedTuple):
-    """The choices at the positions of a chunk.
+    """The choices at the positions of a chunk."""
 
-    Attributes:
-        tokens: B×R, the best allowed token.
-        scores: B×R, its log-probability.
-        draft_scores: B×K, the log-probabilities of drafted tokens, -inf where forbidden; None
-            without a draft.
-        draft_ranks: B×K, the number of tokens that score strictly higher; None without a draft.
-    """
-
-    tokens: Tensor
-    scores: Tensor
+    tokens: Tensor  # B×R, the best allowed token
+    scores: Tensor  # B×R, its log-probability
+    # B×K, the log-probabilities of drafted tokens, -inf where forbidden; None without a draft
     draft_scores: Tensor | None = None
+    # B×K, the number of tokens that score strictly higher; None without a draft
     draft_ranks: Tensor | None = None
 
 
 class Best(NamedTuple):
-    """The best tokens at the positions of a chunk.
+    """The best tokens at the positions of a chunk."""
 
-    Attributes:
-        tokens: B×R×N, allowed ones, the best first.
-        scores: B×R×N, their log-probabilities; -inf where fewer are allowed.
-        ends: B×R, that of ``</s>``, whether or not it is among them; -inf where forbidden.
-    """
-
-    tokens: Tensor
-    scores: Tensor
-    ends: Tensor
+    tokens: Tensor  # B×R×N, allowed ones, the best first
+    scores: Tensor  # B×R×N, their log-probabilities; -inf where fewer are allowed
+    ends: Tensor  # B×R, that of ``</s>``, whether or not it is among them; -inf where forbidden
 
 
 def starts_of(rows: Sequence[Row]) -> list[int]:
@@ -115,20 +96,15 @@ class TokenRules:
 
 
 class Positions(NamedTuple):
-    """The positions that a chunk predicts, and what is allowed there; ``TokenRules.at`` makes it.
+    """What a chunk predicts, and what is allowed there; ``TokenRules.at`` makes it."""
 
-    Attributes:
-        rules: which tokens are allowed.
-        rows: B rows, for their limits and prefixes.
-        starts: B; chunk position j of row b predicts position ``starts[b] + j``. By default the
-            first follows the row's tokens.
-        depths: B×R; of a tree, chunk position j of row b predicts position
-            ``starts[b] + depths[b, j]``. None: the chunk is no tree.
-    """
-
-    rules: TokenRules
-    rows: Sequence[Row]
+    rules: TokenRules  # which tokens are allowed
+    rows: Sequence[Row]  # B rows, for their limits and prefixes
+    # B; chunk position j of row b predicts position ``starts[b] + j``. By default the first follows
+    # the row's tokens.
     starts: list[int]
+    # B×R; of a tree, chunk position j of row b predicts position ``starts[b] + depths[b, j]``.
+    # None: the chunk is no tree.
     depths: Tensor | None
 
     def choose(self, scores: Tensor, draft: Tensor | None = None) -> Scored:

@@ -16,19 +16,12 @@ SHORTLIST = 2000
 
 
 class Offer(NamedTuple):
-    """What a method's settings for auto_fast may depend on.
+    """What a method's settings for auto_fast may depend on."""
 
-    Attributes:
-        block: the block size of the drafter's training; 0 without a drafter.
-        vocabulary: the target dictionary's size.
-        dtype: ``--engine-dtype``.
-        model: the model, or the first of an ensemble.
-    """
-
-    block: int
-    vocabulary: int
-    dtype: str | None
-    model: Any
+    block: int  # the block size of the drafter's training; 0 without a drafter
+    vocabulary: int  # the target dictionary's size
+    dtype: str | None  # ``--engine-dtype``
+    model: Any  # the model, or the first of an ensemble
 
 
 def plain(offer: Offer) -> Settings:

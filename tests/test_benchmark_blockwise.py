@@ -10,7 +10,7 @@ from support.commands import DEMO
 from support.losses import build
 from support.tables import run
 
-from fairseq_paradec.lab.measure import acceptance
+from fairseq_paradec.lab.measure import acceptance_rows
 from fairseq_paradec.lab.measure.specs import read
 from fairseq_paradec.lab.measure.systems import FairseqSystem, Models
 from fairseq_paradec.plugin.models.heads import heads_only
@@ -87,9 +87,11 @@ def test_a_row_says_how_long_outputs_are():
         "flags": {"block_size": 4},
         "ties": 0,
     }
-    row = acceptance.row({"decoding": "blockwise"}, entry, entry["tokens"], [[5, 2], [6, 6, 2]])
+    row = acceptance_rows.row(
+        {"decoding": "blockwise"}, entry, entry["tokens"], [[5, 2], [6, 6, 2]]
+    )
     assert (row["tokens"], row["length ratio"], row["passes per sentence"]) == (8, 1.6, 2.5)
-    assert row[acceptance.BLOCK] == round(8 / 5, 3)
+    assert row[acceptance_rows.BLOCK] == round(8 / 5, 3)
 
 
 @pytest.mark.slow

@@ -180,11 +180,7 @@ def test_what_fairseqs_commands_do_not_refuse_is_read(command: str) -> None:
 
 #: Decoding, what is typed, and what it says; None: it is built.
 BEAMS = [
-    (
-        "pj",
-        ["--beam", "5"],
-        "--beam 5 needs --decoding beam or another .*; pj is greedy search",
-    ),
+    ("pj", ["--beam", "5"], "--beam 5 needs --decoding beam or another .*; pj is greedy search"),
     ("pj", ["--beam=3"], "--beam 3 needs"),
     ("pj", ["--beam", "1"], None),
     ("pj", [], None),

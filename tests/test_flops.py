@@ -25,9 +25,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_paradec.lab.analysis import flops, training_flops
+from fairseq_paradec.lab.analysis.decoding_flops import EOS, Decoded
 from fairseq_paradec.lab.analysis.flops import Heads, Shape, Stack
 from fairseq_paradec.lab.commands import analyse_flops
-from fairseq_paradec.lab.commands.analyse_flops import BLOCK_NAT, BLOCKWISE, Checkpoint
+from fairseq_paradec.lab.commands.flops_files import (
+    BLOCK_NAT,
+    BLOCKWISE,
+    Checkpoint,
+    read_checkpoint,
+)
 from fairseq_paradec.lab.measure.traits import traits
 from fairseq_paradec.training.criterions.block_nat_loss import BlockNatLoss
 from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss
@@ -188,8 +194,8 @@ def test_decoding_is_what_torch_counts(tmp_path, make, flags):
         sample = builders.batch(task, [7 + 2 * seed], seed)
         found = counted(partial(decode, task, [model], sample, limits, **options))
         record = read(path)[-1]
-        told = traits(flags["decoding"]).flops(record, **needed).total
-        ends = [one["start"] for one in record["trace"] if one["draft"][-1:] == [flops.EOS]]
+        told = traits(flags["decoding"]).flops(Decoded(record, **needed)).total
+        ends = [one["start"] for one in record["trace"] if one["draft"][-1:] == [EOS]]
         if least == LONGEST or all(start + 6 <= LONGEST for start in ends):  # 6: a whole draft
             assert told == found
         assert found <= told <= (1 + TOLERANCE) * found
@@ -199,7 +205,7 @@ def test_decoding_is_what_torch_counts(tmp_path, make, flags):
 def test_a_step_is_read_from_the_checkpoint(tmp_path, arch, step):
     task, path = tiny_task(size=WORDS), tmp_path / "a.pt"
     builders.save_drafter(task, builders.tiny_reordered(task, arch), path, arch)
-    assert analyse_flops.read_checkpoint("--path", str(path)).shape.tokens_per_step == step
+    assert read_checkpoint("--path", str(path)).shape.tokens_per_step == step
 
 
 SOURCE, TARGET, ROWS = 9, 7, 3

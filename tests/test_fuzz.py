@@ -24,16 +24,7 @@ from support import stats_records, trace_records
 from support.builders import save_drafter, tiny_model, tiny_task
 from support.commands import DEMO, Spoil, put
 from support.foreign import save_marian, saved
-from support.fuzzing import (
-    HEADER,
-    SECONDS,
-    Found,
-    Target,
-    hunt,
-    in_a_child,
-    outcome,
-    rehash,
-)
+from support.fuzzing import HEADER, SECONDS, Found, Target, hunt, in_a_child, outcome, rehash
 
 from fairseq_paradec.cli.main import main as paradec
 

@@ -19,7 +19,7 @@ from fairseq_paradec.engine.scorers import build_scorer
 from fairseq_paradec.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
-from fairseq_paradec.lab.commands.analyse_flops import read_checkpoint
+from fairseq_paradec.lab.commands.flops_files import read_checkpoint
 from fairseq_paradec.lab.measure import pieces
 from fairseq_paradec.registry import check_models
 

@@ -22,8 +22,8 @@ from support.commands import ROOT
 from fairseq_paradec.engine import cache, chunk
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.encoder import lean_encoder
+from fairseq_paradec.engine.native import building, packing
 from fairseq_paradec.engine.native import library as native
-from fairseq_paradec.engine.native import packing
 from fairseq_paradec.engine.native import stack as native_stack
 from fairseq_paradec.engine.native.stack import NativeMap
 from fairseq_paradec.engine.settings import Engine
@@ -34,9 +34,9 @@ from fairseq_paradec.token_rules import TokenRules
 
 ENGINES = ("torch", "native")
 NATIVE = Engine(kind="native")
-ISAS = [name for name, _, _ in native.TARGETS]
+ISAS = [name for name, _, _ in building.TARGETS]
 #: Matrix tiles by plain loops, which this CPU may have, too: the same code around them.
-EMULATED = "emulated-tiles", (*native.WIDE, *native.DOTS, "-DPARADEC_EMULATED_TILES")
+EMULATED = "emulated-tiles", (*building.WIDE, *building.DOTS, "-DPARADEC_EMULATED_TILES")
 #: Variants whose embeddings or outputs are projected: torch's.
 OTHERS = ("output_dim", "adaptive_output_dim", "quant_noise")
 
@@ -347,7 +347,7 @@ def test_without_a_library_torch_decodes(elsewhere: Path, caplog: pytest.LogCapt
     for damaged in (False, True):
         if damaged:
             name, flags = native.usable()[0]
-            name = f"{native._start_of(name, flags)}{'0' * 16}.so"
+            name = f"{native.start_of(name, flags)}{'0' * 16}.so"
             (elsewhere / name).write_bytes(b"\x7fELF and no more")
         caplog.clear()
         chunk._SAID.clear()
@@ -368,11 +368,11 @@ def test_a_damaged_library_is_built_again_and_a_lesser_one_serves(
     """The lesser where the best one is missing and cannot be built, and the user has no home."""
     monkeypatch.delenv("CXX")
     (name, flags), lesser = native.usable()[0], native.usable()[-1]
-    damaged = elsewhere / f"{native._start_of(name, flags)}{'0' * 16}.so"
+    damaged = elsewhere / f"{native.start_of(name, flags)}{'0' * 16}.so"
     damaged.write_bytes(b"")
     assert ChunkScorer(model_of("default"), NATIVE).native
     (built,) = (elsewhere / "cache").rglob("*.so")
-    assert native._hash(built.read_bytes()) in built.name
+    assert native.hash_of(built.read_bytes()) in built.name
     native.build(*lesser, elsewhere)
     damaged.unlink(missing_ok=True)
     native._load.cache_clear()
@@ -506,7 +506,7 @@ def test_a_kernel_that_refuses_tiles_gets_the_next_set(
         pytest.skip("no AVX-512")
     if "avx512-amx" in dict(native.usable()):
         pytest.skip("this CPU has tiles")
-    amx = [(name, flags) for name, flags, _ in native.TARGETS if name == "avx512-amx"]
+    amx = [(name, flags) for name, flags, _ in building.TARGETS if name == "avx512-amx"]
     best = native.usable()
     with pytest.raises(OSError, match="kernel does not let this process use matrix tiles"):
         native._open(native.build(*amx[0], tmp_path))
@@ -551,14 +551,14 @@ ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
 def test_an_arm_computes_the_same(tmp_path: Path) -> None:
     """Every entry of the library, and rows of tiny numbers, on an emulated Arm."""
     headers = ROOT / "fairseq_paradec" / "engine" / "csrc"
-    flags = [flag for flag in native.FLAGS if flag != "-shared"]
+    flags = [flag for flag in building.FLAGS if flag != "-shared"]
     driver = ROOT / "tests" / "support" / "native_driver.cpp"
     command = [ARM[0], *flags, "-static", f"-I{headers}", driver, "-o", tmp_path / "driver"]
     subprocess.run(command, check=True)
     done = subprocess.run([ARM[1], tmp_path / "driver"], capture_output=True, text=True)
     assert done.returncode == 0 and "finite scores, 4 lanes" in done.stdout, done.stderr
     library = tmp_path / "library.so"
-    subprocess.run([ARM[0], *native.FLAGS, headers / "native.cpp", "-o", library], check=True)
+    subprocess.run([ARM[0], *building.FLAGS, headers / "native.cpp", "-o", library], check=True)
     machine = int.from_bytes(library.read_bytes()[18:20], "little")
     assert machine == 183  # aarch64, in an ELF file's head
 

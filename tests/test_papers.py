@@ -18,13 +18,7 @@ DATA = papers.load()
 ROWS = {row["id"]: row for row in DATA["rows"]}
 
 #: Numbered tables and figures of the papers: 32 tables, and 20 figures, of which 10 have results.
-NUMBERED = {
-    "santilli": (7, 4),
-    "xia": (11, 4),
-    "stern": (4, 4),
-    "zhang": (6, 5),
-    "imamura": (4, 3),
-}
+NUMBERED = {"santilli": (7, 4), "xia": (11, 4), "stern": (4, 4), "zhang": (6, 5), "imamura": (4, 3)}
 
 
 def test_each_numbered_table_and_figure_has_one_row():

@@ -214,10 +214,7 @@ STEPS = [
     (
         "blockwise",
         "--setting fine-tuning --base BASE --heads TEACHER --preset tiny",
-        [
-            f"train data>out/model {HEADED}=teacher.pt",
-            f"{REPORT}out/model subset=valid",
-        ],
+        [f"train data>out/model {HEADED}=teacher.pt", f"{REPORT}out/model subset=valid"],
     ),
     (
         "reordered",

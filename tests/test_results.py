@@ -26,7 +26,7 @@ def write_table(folder: Path, name: str = "some", **changes: Any) -> Path:
     """Write a table as the commands do, with changes to it."""
     rows = [{"model": "a|b", "ms": 1.5, "done": True, "gain": None, "note": ""}]
     path = folder / f"{name}.json"
-    made_by = machine.circumstances("lossless", ["DATA", "--out", "results/some.json"])
+    made_by = machine.circumstances(["lossless", "DATA", "--out", "results/some.json"])
     documents.save(path, "A table", ["A note."], rows, made_by)
     path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
     return path

@@ -131,10 +131,11 @@ def test_acceptance_by_hand():
     found = acceptance_by_position.count([{"trace": passes[:3]}, {"trace": passes[3:]}])
     counts = [(p.position, p.drafted, p.reached, p.accepted, p.rescued) for p in found]
     assert counts == [(1, 7, 7, 6, 1), (2, 5, 4, 3, 0), (3, 1, 1, 0, 0)]
-    rows = acceptance_by_position.table([{"trace": passes}])["rows"]
+    rows = acceptance_by_position.rows(found)
     assert (rows[1]["% of drafted"], rows[1]["% of these"]) == (60.0, 75.0)
     # Where nothing got so far, there is no share.
-    rows = acceptance_by_position.table([{"trace": [one_pass("a b", "x b", 0)]}])["rows"]
+    rejected = acceptance_by_position.count([{"trace": [one_pass("a b", "x b", 0)]}])
+    rows = acceptance_by_position.rows(rejected)
     assert rows[1]["% of these"] == "-"
 
 

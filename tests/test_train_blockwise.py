@@ -13,7 +13,7 @@ from support.training import SCRIPTS, cut_short
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.lab.analysis.blocks import block_sizes
-from fairseq_paradec.lab.measure import acceptance
+from fairseq_paradec.lab.measure import acceptance, acceptance_rows
 from fairseq_paradec.training import checkpoints
 from fairseq_paradec.training.commands import shrink
 
@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [str(SCRIPTS / "train_blockwise.sh"), str(data), "--save-dir", str(out)]
     command += "--preset tiny --block-size 3 --smoke --threads 1".split()
     said = cut_short(command, out / "base" / "model.pt")
-    assert f"already trained: {out}/base/model.pt" in said and acceptance.BLOCK in said
+    assert f"already trained: {out}/base/model.pt" in said and acceptance_rows.BLOCK in said
     return folder
 
 
@@ -62,10 +62,14 @@ def test_the_frozen_base_is_the_base_and_the_report_exact(made: Path) -> None:
         assert torch.equal(weight, whole[name]), name
     assert whole["decoder.heads.outer"].shape[0] == 2 and whole["decoder.heads.outer"].any()
     greedy, blockwise = json.loads((made / "k3" / "acceptance.json").read_text())["rows"]
-    assert (greedy["decoder"], greedy["label"], greedy[acceptance.BLOCK]) == ("greedy", "exact", 1)
+    assert (greedy["decoder"], greedy["label"], greedy[acceptance_rows.BLOCK]) == (
+        "greedy",
+        "exact",
+        1,
+    )
     assert blockwise["label"].startswith("exact") and blockwise["k"] == 3
     assert blockwise["drafter"] == str(files(made)[2])
-    assert 1 <= blockwise[acceptance.BLOCK] <= 3 and "BLEU" in blockwise
+    assert 1 <= blockwise[acceptance_rows.BLOCK] <= 3 and "BLEU" in blockwise
 
 
 @pytest.mark.slow
@@ -81,7 +85,7 @@ def test_heads_alone_decode_and_blocks_are_counted_as_in_the_reports(made: Path)
     records = [json.loads(line) for line in stats.read_text().splitlines()]
     assert len(records) == row["sentences"] == 13
     sizes = [n for one in records for n in block_sizes(one["num_accepted"], one["num_tokens"])]
-    assert row[acceptance.BLOCK] == round(sum(sizes) / len(sizes), 3)
+    assert row[acceptance_rows.BLOCK] == round(sum(sizes) / len(sizes), 3)
     assert row["tokens"] == sum(sizes) > len(sizes)
 
 
@@ -115,7 +119,7 @@ def test_blocks_and_broken_promises_by_hand() -> None:
     """The last pass of the first output only verified: 4 tokens in a block, then 1 and 1."""
     options = {"decoding": "blockwise"}
     entry: dict[str, Any] = {"tokens": [[5, 6, 7, 2], [5, 2]], "accepted": [[0, 3], [0, 0]]}
-    assert acceptance.mean_block(entry) == 2.0
+    assert acceptance_rows.mean_block(entry) == 2.0
     entry = {"tokens": [[5, 2], [6, 2], [7, 2]]}
     for ties, wanted, label in (
         (0, entry["tokens"], "exact"),
@@ -123,7 +127,7 @@ def test_blocks_and_broken_promises_by_hand() -> None:
         (1, [[5, 2], [9, 2], [8, 2]], "NOT EXACT (1 of 3)"),
         (None, [[5, 2]] * 3, "relaxed"),
     ):
-        assert acceptance.label(options, entry | {"ties": ties}, wanted) == label
+        assert acceptance_rows.label(options, entry | {"ties": ties}, wanted) == label
 
 
 @pytest.mark.slow

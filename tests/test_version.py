@@ -8,7 +8,7 @@ from support.commands import ROOT
 import fairseq_paradec
 from fairseq_paradec.cli import version
 from fairseq_paradec.cli.main import main
-from fairseq_paradec.engine.native import library
+from fairseq_paradec.engine.native import building, library
 
 
 def test_version_names_the_engine_and_its_library(capsys):
@@ -16,7 +16,7 @@ def test_version_names_the_engine_and_its_library(capsys):
     first, engine, place, others = capsys.readouterr().out.splitlines()
     assert first == f"paradec {fairseq_paradec.__version__}"
     instructions = engine.removeprefix("engine: native, instruction set ")
-    assert instructions in [name for name, *_ in library.targets()]
+    assert instructions in [name for name, *_ in building.targets()]
     assert place == f"library: {library.path()}" and library.path().is_file()
     assert others.startswith("Python 3.")
 

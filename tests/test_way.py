@@ -22,6 +22,7 @@ BESIDES = {
     "decoding/helper.py": "a drafter on the verifier's device",
     "decoding/hypotheses.py": "fairseq's form of an output",
     "engine/cache.py": "the memory of a cache, before it is taken",
+    "engine/native/cache.py": "the keys and values of native passes",
     "engine/native/library.py": "the library in C++",
     "engine/native/packing.py": "the native encoder",
     "engine/native/stack.py": "addresses of tensors, errors of the library",

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from support import commands
 from support.commands import DEMO, ROOT, lines_of
 
-from fairseq_paradec.engine.native import library
+from fairseq_paradec.engine.native import building
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_the_wheel_fits_every_python_and_any_linux_since_glibc_2_28(wheel):
     assert "-py3-none-" in wheel.name and "manylinux_2_28" in wheel.name
     with zipfile.ZipFile(wheel) as content:
         names = content.namelist()
-    for instructions, *_ in library.targets():
+    for instructions, *_ in building.targets():
         found = [name for name in names if name.startswith(f"fairseq_paradec/lib/{instructions}-")]
         # "avx512-" begins "avx512-vnni-" and "avx512-bf16-vnni-", too.
         assert sum(name.count("-") == instructions.count("-") + 2 for name in found) == 1

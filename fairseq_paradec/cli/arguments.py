@@ -35,11 +35,7 @@ def whole_number(text: str) -> int:
 
 
 def threads(text: str) -> int:
-    """Read a number of threads; OpenMP ends a process that asks for too many.
-
-    Raises:
-        ArgumentTypeError: it is none; argparse adds the flag's name.
-    """
+    """Read a number of threads; OpenMP ends a process that asks for too many."""
     count = whole_number(text)
     if count > MOST_THREADS:
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {MOST_THREADS} at most")
@@ -47,11 +43,7 @@ def threads(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """Read an argument that is a number above 0.
-
-    Raises:
-        ArgumentTypeError: it is none; argparse adds the flag's name.
-    """
+    """Read an argument that is a number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -72,14 +64,7 @@ def declare_table(
     out: str = "JSON file to write",
     required: bool = True,
 ) -> None:
-    """Declare the flags of the table that a command writes.
-
-    Args:
-        parser: of the command.
-        title: the default of ``--title``.
-        out: the help of ``--out``.
-        required: whether the command needs ``--out``.
-    """
+    """Declare the flags of the table that a command writes; ``out`` is the help of ``--out``."""
     parser.add_argument("--title", default=title, help="of the section in RESULTS.md")
     parser.add_argument("--out", type=Path, required=required, help=out)
 
@@ -142,10 +127,6 @@ def declare_steps(parser: argparse.ArgumentParser, package: str, steps: Mapping[
 
 def run(name: str, command: Callable[[], int]) -> int:
     """Run a command; return its exit status: 2 for a user's mistake, 130 for Ctrl-C.
-
-    Args:
-        name: as typed, for the message.
-        command: what to do.
 
     Raises:
         SystemExit: nobody reads its output on.

@@ -42,11 +42,7 @@ def declare(parser: argparse._ActionsContainer) -> None:
 
 
 def crew(args: argparse.Namespace, load: Load) -> Crew:
-    """Return who works, by the flags.
-
-    Args:
-        args: with ``cluster``, ``processes``, ``threads`` and ``device``.
-        load: makes a worker.
+    """Return who works, by ``--cluster``, ``--processes``, ``--threads`` and ``--device``.
 
     Raises:
         UsageError: there is no such cluster.

@@ -68,11 +68,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def port(text: str) -> int:
-    """Read the number of a port.
-
-    Raises:
-        ArgumentTypeError: it is none; argparse adds the flag's name.
-    """
+    """Read the number of a port."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: 0 to 65535")
     return int(text)

@@ -34,10 +34,6 @@ _FILES = {"input": "INPUT", "model": "--model", "drafter-path": "--drafter-path"
 def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Translate files to ``args.out/parts``.
 
-    Args:
-        args: of the command.
-        options: of ``Translator.results``, by name.
-
     Raises:
         UsageError: an option is wrong, or the work cannot be done.
     """
@@ -72,11 +68,7 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def _check(args: argparse.Namespace, options: Mapping[str, Any]) -> None:
-    """Refuse what a corpus does not have.
-
-    Raises:
-        UsageError: a flag does not fit ``--out``.
-    """
+    """Refuse what a corpus does not have."""
     if not args.files:
         raise needs("--out", str(args.out), "FILE: files, patterns or folders")
     for given in map(Path, args.files):

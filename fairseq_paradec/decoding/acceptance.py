@@ -145,10 +145,6 @@ class AtLeast(ExactMatch):
 def numbers_of(words: Any, limit: int) -> Tensor:
     """Return the number of each token of a dictionary, V; NaN for special symbols; see Distance.
 
-    Args:
-        words: the dictionary.
-        limit: ``--accept-distance``.
-
     Raises:
         UsageError: the dictionary has words that are no whole numbers.
     """

@@ -103,12 +103,7 @@ class AssistantDrafter(Drafter):
 
 
 class TreeAssistant(AssistantDrafter):
-    """Drafts trees: of each level's nodes the likeliest are read in one pass.
-
-    Args:
-        most_nodes: of a tree.
-        args: see AssistantDrafter.
-    """
+    """Drafts trees: of each level's nodes the likeliest are read in one pass."""
 
     def __init__(self, most_nodes: int, *args: Any) -> None:
         super().__init__(*args)

@@ -24,13 +24,8 @@ TIE_GAP = 1e-4
 class Audit:
     """Compares outputs with those of fairseq's SequenceGenerator, for the same models.
 
-    Of a beam above 1 all hypotheses of the n-best list are compared, in their order.
-
-    Args:
-        models: one model, or an ensemble.
-        tgt_dict: the target dictionary.
-        beam: fairseq's ``--beam``.
-        kwargs: the other arguments of fairseq's SequenceGenerator (limits, penalties).
+    Of a beam above 1 all hypotheses of the n-best list are compared, in their order. Keywords are
+    fairseq's (limits, penalties).
     """
 
     def __init__(self, models: list[Any], tgt_dict: Any, beam: int = 1, **kwargs: Any) -> None:
@@ -109,15 +104,7 @@ class Audit:
         bos_token: int | None = None,
         prefix_tokens: Tensor | None = None,
     ) -> list[dict[str, Any]]:
-        """Compare with given outputs of fairseq's search; see ``compare``.
-
-        Args:
-            sample: the batch.
-            hypos: the method's B lists of hypotheses.
-            wanted: fairseq's B lists of hypotheses.
-            bos_token: the decoder's first input, ``</s>`` by default.
-            prefix_tokens: the prefixes that the method got, or None.
-        """
+        """Compare with given outputs of fairseq's search; see ``compare``."""
         verdicts = []
         for b, (ours, theirs) in enumerate(zip(hypos, wanted, strict=True)):
             row = select_rows(sample, [b], self.judge.pad)

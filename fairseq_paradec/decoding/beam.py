@@ -20,73 +20,47 @@ from .written import Results, Written
 
 
 class Candidates(NamedTuple):
-    """Hypotheses extended by one step; S sentences, C candidates each, z words per step.
+    """Hypotheses extended by one step; S sentences, C candidates each, z words per step."""
 
-    Attributes:
-        scores: S×C, scores of whole hypotheses; -inf for no candidate.
-        parents: S×C, the hypothesis of the beam that each candidate extends.
-        words: S×C×z; words after a ``</s>`` are ignored.
-        word_scores: S×C×z, the words' log-probabilities.
-    """
-
-    scores: Tensor
-    parents: Tensor
-    words: Tensor
-    word_scores: Tensor
+    scores: Tensor  # S×C, scores of whole hypotheses; -inf for no candidate
+    parents: Tensor  # S×C, the hypothesis of the beam that each candidate extends
+    words: Tensor  # S×C×z; words after a ``</s>`` are ignored
+    word_scores: Tensor  # S×C×z, the words' log-probabilities
 
 
 class Extension(NamedTuple):
-    """The result of one step.
+    """The result of one step."""
 
-    Attributes:
-        ended: candidates with a ``</s>``; those outside the best have the score -inf.
-        alive: the next beam.
-    """
-
-    ended: Candidates
-    alive: Candidates
+    ended: Candidates  # candidates with a ``</s>``; those outside the best have the score -inf
+    alive: Candidates  # the next beam
 
 
 class Step(NamedTuple):
-    """Hypotheses after a step, on the host; S sentences, W hypotheses, z words a step.
+    """Hypotheses after a step, on the host; S sentences, W hypotheses, z words a step."""
 
-    Attributes:
-        words: S×W×z.
-        scores: S×W×z, their log-probabilities.
-        others: S×W×z×2, for a trace: of each word the best other one and its log-probability.
-        totals: S×W, the scores of whole hypotheses; not finite: there is none.
-        parents: S×W, of each hypothesis the one of the step before.
-        places: S, of each sentence its place in the step before, which may have had more of them.
-    """
-
-    words: np.ndarray
-    scores: np.ndarray
+    words: np.ndarray  # S×W×z
+    scores: np.ndarray  # S×W×z, their log-probabilities
+    # S×W×z×2, for a trace: of each word the best other one and its log-probability
     others: np.ndarray
-    totals: np.ndarray
-    parents: np.ndarray
+    totals: np.ndarray  # S×W, the scores of whole hypotheses; not finite: there is none
+    parents: np.ndarray  # S×W, of each hypothesis the one of the step before
+    # S, of each sentence its place in the step before, which may have had more of them
     places: np.ndarray
 
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """A search over the hypotheses of a batch.
+    """A search over the hypotheses of a batch."""
 
-    Attributes:
-        scorer: of the models, with a StepScorer for each.
-        results: the models' target order; the value by which finished hypotheses are compared; and
-            whether to keep the runner-up of each word, for a trace.
-        bos: the first of the start symbols of an order that has two.
-        beam_size: the number of hypotheses that a sentence finishes.
-        count: N, the number of words of a slot that ``extend`` needs.
-        extend: extends the beams by one step. It takes each slot's best words, S×W×z×N; and the
-            hypotheses' scores so far, S×W, -inf for no hypothesis.
-    """
-
-    scorer: Scorer
+    scorer: Scorer  # of the models, with a StepScorer for each
+    # the models' target order; the value by which finished hypotheses are compared; and whether to
+    # keep the runner-up of each word, for a trace
     results: Results
-    bos: int
-    beam_size: int
-    count: int
+    bos: int  # the first of the start symbols of an order that has two
+    beam_size: int  # the number of hypotheses that a sentence finishes
+    count: int  # N, the number of words of a slot that ``extend`` needs
+    # extends the beams by one step. It takes each slot's best words, S×W×z×N; and the hypotheses'
+    # scores so far, S×W, -inf for no hypothesis.
     extend: Callable[[Best, Tensor], Extension]
 
     @torch.inference_mode()
@@ -203,13 +177,7 @@ def hypotheses_of(found: Searched) -> list[Written]:
 
 
 def _ended(ended: Step, before: Sequence[Step], eos: int) -> dict[int, list[Written]]:
-    """Return the ended hypotheses of each sentence; what follows the first ``</s>`` is dropped.
-
-    Args:
-        ended: of all live sentences.
-        before: the earlier steps.
-        eos: ``</s>``.
-    """
+    """Return the ended hypotheses of each sentence; what follows the first ``</s>`` is dropped."""
     place, parent = where = np.nonzero(np.isfinite(ended.totals))
     found: dict[int, list[Written]] = {}
     if not len(place):

@@ -34,24 +34,15 @@ from .written import Written
 
 
 class Words(NamedTuple):
-    """The best words behind a node; see ``Best``.
+    """The best words behind a node; see ``Best``."""
 
-    Attributes:
-        tokens: K of them, the best first.
-        scores: their log-probabilities.
-        end: that of ``</s>``.
-    """
-
-    tokens: list[int]
-    scores: list[float]
-    end: float
+    tokens: list[int]  # K of them, the best first
+    scores: list[float]  # their log-probabilities
+    end: float  # that of ``</s>``
 
 
 class Nodes:
     """A sentence's tree of tokens. Node 0 is the decoder's first input, at depth 0.
-
-    Args:
-        start: that input.
 
     Attributes:
         tokens: of each node.
@@ -100,25 +91,15 @@ class Nodes:
 
 @dataclass
 class Beam:
-    """A sentence's search between two steps.
+    """A sentence's search between two steps."""
 
-    Attributes:
-        row: the sentence.
-        tree: its tokens.
-        nodes: the live hypotheses, W of them, each the node that it ends with.
-        totals: their scores.
-        written: how many words they have, t.
-        num_finished: how many hypotheses are finished.
-        ends: whether the search is over.
-    """
-
-    row: Row
-    tree: Nodes
-    nodes: list[int]
-    totals: list[float]
-    written: int = 0
-    num_finished: int = 0
-    ends: bool = False
+    row: Row  # the sentence
+    tree: Nodes  # its tokens
+    nodes: list[int]  # the live hypotheses, W of them, each the node that it ends with
+    totals: list[float]  # their scores
+    written: int = 0  # how many words they have, t
+    num_finished: int = 0  # how many hypotheses are finished
+    ends: bool = False  # whether the search is over
 
     @property
     def read(self) -> bool:
@@ -167,10 +148,6 @@ class Reader:
         self, beams: Sequence[Beam], wanted: Sequence[Sequence[int]]
     ) -> list[dict[int, Words]]:
         """Read nodes in one pass, and what is missing of the paths to them.
-
-        Args:
-            beams: all sentences.
-            wanted: of each, the nodes.
 
         Returns:
             Of each sentence, the words behind what was read.
@@ -222,53 +199,32 @@ class Reader:
 
 
 class Round(NamedTuple):
-    """What a pass did for a sentence.
+    """What a pass did for a sentence."""
 
-    Attributes:
-        start: how many words the hypotheses had before it.
-        depth: how many steps were drafted.
-        steps: how many steps were taken, at least 1.
-        nodes: how many nodes the pass read.
-        tree: these nodes; see ``PassRecord``. None: not kept.
-    """
-
-    start: int
-    depth: int
-    steps: int
-    nodes: int
+    start: int  # how many words the hypotheses had before it
+    depth: int  # how many steps were drafted
+    steps: int  # how many steps were taken, at least 1
+    nodes: int  # how many nodes the pass read
+    # these nodes; see ``PassRecord``. None: not kept.
     tree: list[tuple[int, int, bool]] | None = None
 
 
 @dataclass(frozen=True)
 class DraftedBeamSearch:
-    """A search over the hypotheses of a batch.
+    """A search over the hypotheses of a batch."""
 
-    Attributes:
-        verifier: the model.
-        drafter: the model that drafts. Its ``held`` is the verifier's if both have one cache.
-        joined: whether they have.
-        depth: D, the most steps of a draft.
-        beam_size: the number of hypotheses that a sentence finishes, B.
-        extend: a step of the search; see ``BeamSearch.extend``.
-        rank: the value by which finished hypotheses are compared.
-        rules: which tokens are allowed.
-    """
-
-    verifier: Reader
-    drafter: Reader
-    joined: bool
-    depth: int
-    beam_size: int
-    extend: Callable[[Best, Tensor], Extension]
-    rank: Callable[[Written], float]
-    rules: TokenRules
+    verifier: Reader  # the model
+    drafter: Reader  # the model that drafts. Its ``held`` is the verifier's if both have one cache.
+    joined: bool  # whether they have
+    depth: int  # D, the most steps of a draft
+    beam_size: int  # the number of hypotheses that a sentence finishes, B
+    extend: Callable[[Best, Tensor], Extension]  # a step of the search; see ``BeamSearch.extend``
+    rank: Callable[[Written], float]  # the value by which finished hypotheses are compared
+    rules: TokenRules  # which tokens are allowed
 
     @torch.inference_mode()
     def run(self, rows: Sequence[Row]) -> tuple[list[list[Written]], list[list[Round]]]:
-        """Search until each sentence has its hypotheses.
-
-        Args:
-            rows: the sentences; the encoders have run.
+        """Search until each sentence has its hypotheses; the encoders have run.
 
         Returns:
             B lists of hypotheses, in the order in which they finish, and each sentence's rounds.

@@ -23,17 +23,12 @@ STEPS = (11, 12)
 
 
 class Costs(NamedTuple):
-    """What searches cost in batches of a size.
+    """What searches cost in batches of a size."""
 
-    Attributes:
-        step: seconds of a step of the plain search.
-        few: of a round with short drafts: how many steps were drafted, and its seconds.
-        many: of one with long drafts.
-    """
-
-    step: float
+    step: float  # seconds of a step of the plain search
+    # of a round with short drafts: how many steps were drafted, and its seconds
     few: tuple[float, float]
-    many: tuple[float, float]
+    many: tuple[float, float]  # of one with long drafts
 
     def rounds(self, deepest: int = DEEPEST) -> list[float]:
         """Return the seconds of a round by its depth; at 0 of a step of the plain search."""
@@ -69,9 +64,6 @@ class Depths:
 
     Costs are measured once for each size of batch, a power of two; how many steps are kept is
     counted over all batches so far.
-
-    Args:
-        name: of the decoder, for the log.
 
     Attributes:
         costs: what was measured, by size of batch.

@@ -25,11 +25,6 @@ class BlockSizes:
     own. So a block that is fully accepted grows by two, as in Hugging Face's assisted generation
     (Gante 2023, ``num_assistant_tokens_schedule="heuristic"``). Any other block takes that size at
     once, where Hugging Face's shrinks by one.
-
-    Args:
-        most: the longest block.
-        num_rows: B.
-        adaptive: whether blocks adapt (``--adaptive-block``).
     """
 
     def __init__(self, most: int, num_rows: int, adaptive: bool) -> None:

@@ -14,11 +14,6 @@ class Guesses:
     First guesses: ``pad`` and ``bos`` are that token everywhere; ``source-copy`` is the source's
     token at the same position; ``ngram`` continues the last token as an earlier pass of the
     sentence did. ``<pad>`` is always wrong, since it is never predicted.
-
-    Args:
-        how: ``--jacobi-init``.
-        pad: ``<pad>``.
-        start: the decoder's first input.
     """
 
     def __init__(self, how: str, pad: int, start: int) -> None:

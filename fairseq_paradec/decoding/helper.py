@@ -35,13 +35,7 @@ def warn_long_block(block_size: int, trained: int) -> None:
 
 
 def move_to(models: Sequence[Any], helper: Any, weight: torch.Tensor) -> None:
-    """Give a drafter the dtype and device of the models.
-
-    Args:
-        models: the models of ``--path``.
-        helper: the drafter, or heads.
-        weight: any of its weights.
-    """
+    """Give a drafter the dtype and device of the models."""
     like = models[0].decoder.embed_tokens.weight
     if (weight.dtype, weight.device) != (like.dtype, like.device):
         helper.to(dtype=like.dtype, device=like.device)

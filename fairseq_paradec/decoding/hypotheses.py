@@ -12,12 +12,6 @@ from ..row import Row
 def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: float) -> dict:
     """Turn a finished row into a fairseq hypothesis.
 
-    Args:
-        row: a finished row.
-        device: the device of the returned tensors.
-        normalise: divide the score by length**len_penalty, as fairseq does by default.
-        len_penalty: fairseq's --lenpen.
-
     Returns:
         ``tokens`` (T, with ``</s>``), ``score``, ``positional_scores`` (T, natural log),
         ``attention`` and ``alignment`` (empty), ``steps`` (decoder passes), ``num_drafted``
@@ -56,11 +50,7 @@ def history(row: Row, device: torch.device) -> list[dict[str, Any]]:
 
 
 def without_repetitions(tokens: list[int], longest: int) -> list[int]:
-    """Drop immediate repetitions of n-grams.
-
-    Args:
-        tokens: T tokens.
-        longest: the largest n; longer n-grams are dropped first.
+    """Drop immediate repetitions of n-grams, the longest first.
 
     Returns:
         The indices of the kept tokens; of a repeated n-gram, those of its first occurrence.

@@ -209,27 +209,16 @@ def draft_and_verify(
 
 
 class _Seen(NamedTuple):
-    """A pass as the loop looks at it; of a tree, one path.
+    """A pass as the loop looks at it; of a tree, one path."""
 
-    Attributes:
-        drafts: B lists of drafted tokens.
-        num_scored: B, the number of scored positions.
-        hidden: the scorer's states there.
-        scored: the choices there.
-        draft: B×K, the drafted tokens, for a relaxed rule or a trace.
-        details: for a trace.
-        trees: the pass's, if the draft is trees.
-        branches: the path of each tree, as numbers of nodes.
-    """
-
-    drafts: list[list[int]]
-    num_scored: list[int]
-    hidden: Any
-    scored: Scored
-    draft: Tensor | None
-    details: PassDetails | None
-    trees: Trees | None
-    branches: list[list[int]]
+    drafts: list[list[int]]  # B lists of drafted tokens
+    num_scored: list[int]  # B, the number of scored positions
+    hidden: Any  # the scorer's states there
+    scored: Scored  # the choices there
+    draft: Tensor | None  # B×K, the drafted tokens, for a relaxed rule or a trace
+    details: PassDetails | None  # for a trace
+    trees: Trees | None  # the pass's, if the draft is trees
+    branches: list[list[int]]  # the path of each tree, as numbers of nodes
 
 
 def _score(

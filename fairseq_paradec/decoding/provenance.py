@@ -79,11 +79,7 @@ def remember_hash(model: nn.Module, digits: str) -> None:
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of this package, torch and fairseq."""
-    return {
-        "fairseq_paradec": __version__,
-        "torch": torch.__version__,
-        "fairseq": FAIRSEQ_VERSION,
-    }
+    return {"fairseq_paradec": __version__, "torch": torch.__version__, "fairseq": FAIRSEQ_VERSION}
 
 
 def processor() -> str:

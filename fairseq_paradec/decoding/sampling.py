@@ -28,15 +28,11 @@ _FEW = 32
 
 @dataclass(frozen=True)
 class Sampling:
-    """The distribution of fairseq's ``--sampling`` (``search.Sampling``), and draws from it.
+    """The distribution of fairseq's ``--sampling`` (``search.Sampling``), and draws from it."""
 
-    Attributes:
-        topk: fairseq's ``--sampling-topk``: the number of tokens to draw from; up to 0: all.
-        topp: fairseq's ``--sampling-topp``: draw from the fewest tokens, the likeliest first, whose
-            probabilities add up to this; up to 0: from all. As in fairseq, topk is then not read.
-    """
-
-    topk: int = -1
+    topk: int = -1  # fairseq's ``--sampling-topk``: the number of tokens to draw from; up to 0: all
+    # fairseq's ``--sampling-topp``: draw from the fewest tokens, the likeliest first, whose
+    # probabilities add up to this; up to 0: from all. As in fairseq, topk is then not read.
     topp: float = -1.0
 
     def probs(self, log_probs: Tensor) -> Tensor:

@@ -17,38 +17,20 @@ FAIRSEQ_VERSION = str(fairseq.__version__)
 
 
 def beam_search(models: Sequence[Any], words: Any, beam: int, **limits: Any) -> Any:
-    """Build fairseq's SequenceGenerator.
-
-    Args:
-        models: one model, or an ensemble.
-        words: the target dictionary.
-        beam: fairseq's ``--beam``.
-        limits: its other arguments: limits, penalties.
-    """
+    """Build fairseq's SequenceGenerator."""
     return SequenceGenerator(models, words, beam_size=beam, **limits)
 
 
 def search_of_flags(models: Sequence[Any], words: Any, flags: Any, **more: Any) -> Any:
-    """Build the search that fairseq's flags of generation name.
-
-    Args:
-        models: one model, or an ensemble.
-        words: the target dictionary.
-        flags: the flags, as attributes.
-        more: other arguments of its SequenceGenerator.
-    """
+    """Build the search that fairseq's flags of generation name."""
     task = SimpleNamespace(target_dictionary=words)
     return FairseqTask.build_generator(task, models, flags, None, more)
 
 
 class CountedModel(EnsembleModel):
-    """fairseq's ensemble with a count of decoder passes, which fairseq's search does not report.
+    """fairseq's ensemble with a count of decoder passes, which fairseq's search does not report."""
 
-    Attributes:
-        passes: the number of passes since it was last set.
-    """
-
-    passes = 0
+    passes = 0  # the number of passes since it was last set
 
     def forward_decoder(self, *args: Any, **kwargs: Any) -> Any:
         """Count the pass, and run it as fairseq does."""

@@ -30,17 +30,11 @@ FRONT = 6
 
 
 class Nodes(NamedTuple):
-    """A tree.
+    """A tree."""
 
-    Attributes:
-        tokens: N drafted tokens.
-        parents: N, the number of each node's parent, smaller than its own, or -1.
-        confidences: N, the drafter's probability of each token behind its parent.
-    """
-
-    tokens: list[int]
-    parents: list[int]
-    confidences: list[float]
+    tokens: list[int]  # N drafted tokens
+    parents: list[int]  # N, the number of each node's parent, smaller than its own, or -1
+    confidences: list[float]  # N, the drafter's probability of each token behind its parent
 
 
 def likeliest(
@@ -144,15 +138,10 @@ class Growth:
 
 
 class Trees(NamedTuple):
-    """The trees of a pass.
+    """The trees of a pass."""
 
-    Attributes:
-        nodes: of each row.
-        mask: of the chunk of the last committed tokens and the nodes, B×(N+1).
-    """
-
-    nodes: list[Nodes]
-    mask: Tree
+    nodes: list[Nodes]  # of each row
+    mask: Tree  # of the chunk of the last committed tokens and the nodes, B×(N+1)
 
     def slots(self, paths: list[list[int]]) -> tuple[list[int], list[list[int]]]:
         """Return what stays cached, as ``Cache.gather`` takes it: these nodes of each row."""
@@ -197,17 +186,13 @@ class Branches(NamedTuple):
     The path begins with the longest that the verifier accepts; of several that are equally long,
     which a relaxed rule may accept, with its likeliest. Behind it come each node's likeliest
     children.
-
-    Attributes:
-        nodes: of each row, the path's nodes.
-        where: B×(K+1), the chunk positions of the last committed token and these nodes; 0 behind.
-        scored: the choices there; None if there are log-probabilities.
-        log_probs: B×(K+1)×V, without any rule, for a relaxed acceptance or a trace; else None.
     """
 
-    nodes: list[list[int]]
+    nodes: list[list[int]]  # of each row, the path's nodes
+    # B×(K+1), the chunk positions of the last committed token and these nodes; 0 behind
     where: Tensor
-    scored: Scored | None
+    scored: Scored | None  # the choices there; None if there are log-probabilities
+    # B×(K+1)×V, without any rule, for a relaxed acceptance or a trace; else None
     log_probs: Tensor | None
 
 
@@ -220,17 +205,7 @@ def branches(
     acceptance: ExactMatch,
     whole: bool,
 ) -> Branches:
-    """Find the path of each row's tree that is looked at.
-
-    Args:
-        scorer: the verifier.
-        hidden: its states at the trees' nodes, B×R×D.
-        rules: which tokens are allowed.
-        rows: B rows.
-        trees: the pass's.
-        acceptance: the rule.
-        whole: whether log-probabilities are wanted.
-    """
+    """Find the path of each row's tree that is looked at; ``whole``: with log-probabilities."""
     at = rules.at(rows, depths=trees.mask.depths)
     scored, log_probs = None, None
     if whole:

@@ -17,17 +17,13 @@ from .sampling import Sampling, draw
 
 
 class Text(NamedTuple):
-    """What rows have written.
+    """What rows have written."""
 
-    Attributes:
-        tokens: B lists.
-        scores: B lists of their log-probabilities, or of scores that are not normalised.
-        probs: B×K×N, the distributions that tokens were drawn from, all 0 after a shorter row;
-            None: no token was drawn.
-    """
-
-    tokens: list[list[int]]
+    tokens: list[list[int]]  # B lists
+    # B lists of their log-probabilities, or of scores that are not normalised
     scores: list[list[float]]
+    # B×K×N, the distributions that tokens were drawn from, all 0 after a shorter row; None: no
+    # token was drawn
     probs: Tensor | None = None
 
     @property

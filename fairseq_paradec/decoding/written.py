@@ -16,20 +16,14 @@ from .hypotheses import without_repetitions
 
 @dataclass
 class Written:
-    """A finished hypothesis, in the order of writing.
+    """A finished hypothesis, in the order of writing."""
 
-    Attributes:
-        score: the sum of its words' log-probabilities, with that of ``</s>``.
-        words: n words, without ``</s>``.
-        word_scores: n + 1 log-probabilities; the last is that of ``</s>``.
-        runners_up: n + 1 pairs: the second best word of the slot, and its log-probability.
-        ranks: n + 1, of each word how many score higher; empty: not known.
-    """
-
-    score: float
-    words: list[int]
-    word_scores: list[float]
+    score: float  # the sum of its words' log-probabilities, with that of ``</s>``
+    words: list[int]  # n words, without ``</s>``
+    word_scores: list[float]  # n + 1 log-probabilities; the last is that of ``</s>``
+    # n + 1 pairs: the second best word of the slot, and its log-probability
     runners_up: list[tuple[int, float]]
+    # n + 1, of each word how many score higher; empty: not known
     ranks: list[int] = field(default_factory=list)
 
 
@@ -41,25 +35,16 @@ def _places(order: TargetOrder, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Results:
-    """Ranks finished hypotheses, and converts them to fairseq's and to passes, in natural order.
+    """Ranks finished hypotheses, and converts them to fairseq's and to passes, in natural order."""
 
-    Attributes:
-        order: the models' target order.
-        eos: ``</s>``.
-        normalise: divide a score by length**len_penalty, as fairseq does by default.
-        len_penalty: fairseq's --lenpen.
-        formula: ``fairseq``, or ``google``: the length is (5 + length) / 6.
-        longest: the longest n-grams whose immediate repetitions are dropped; None: none are.
-        record_tokens: keep each pass's tokens, for a trace.
-    """
-
-    order: TargetOrder
-    eos: int
-    normalise: bool
-    len_penalty: float
+    order: TargetOrder  # the models' target order
+    eos: int  # ``</s>``
+    normalise: bool  # divide a score by length**len_penalty, as fairseq does by default
+    len_penalty: float  # fairseq's --lenpen
+    # the longest n-grams whose immediate repetitions are dropped; None: none are
     longest: int | None
-    record_tokens: bool
-    formula: str = "fairseq"
+    record_tokens: bool  # keep each pass's tokens, for a trace
+    formula: str = "fairseq"  # ``fairseq``, or ``google``: the length is (5 + length) / 6
 
     def rank(self, hypo: Written) -> float:
         """Return a hypothesis' score, normalised by its length with ``</s>``."""
@@ -71,12 +56,7 @@ class Results:
         return hypo.score / length**self.len_penalty
 
     def fill(
-        self,
-        row: Row,
-        finished: list[Written],
-        passes: int,
-        device: torch.device,
-        beam_size: int,
+        self, row: Row, finished: list[Written], passes: int, device: torch.device, beam_size: int
     ) -> list[dict[str, Any]]:
         """Return a sentence's hypotheses, the best first, and fill in its row.
 

@@ -20,9 +20,6 @@ class BlockScorer(ChunkScorer):
 
     With prefix_causal attention the prefix's keys and values are cached, and a pass runs over its
     new tokens and the masks; with bidirectional attention it runs over the whole prefix.
-
-    Args:
-        model: a BlockNatModel in evaluation mode.
     """
 
     @staticmethod

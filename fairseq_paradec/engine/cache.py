@@ -20,26 +20,17 @@ _MEMORY, _SMALL = Path("/proc/meminfo"), 2**27
 
 
 class Place(NamedTuple):
-    """Where a chunk is written.
+    """Where a chunk is written."""
 
-    Attributes:
-        positions: the positions of its tokens in the output: a slice if they are the same for all
-            rows, or R×K, where R is B, or 1 for all rows.
-        where: its rows and slots, as an index of the cache's B×T.
-        end: the number of slots that attention reads.
-    """
-
+    # the positions of its tokens in the output: a slice if they are the same for all rows, or R×K,
+    # where R is B, or 1 for all rows
     positions: slice | Tensor
-    where: tuple[Any, Any]
-    end: int
+    where: tuple[Any, Any]  # its rows and slots, as an index of the cache's B×T
+    end: int  # the number of slots that attention reads
 
 
 def check_memory(needed: int, rows: int) -> None:
-    """Refuse a cache that does not fit in the memory that is free.
-
-    Args:
-        needed: bytes.
-        rows: of the batch.
+    """Refuse a cache of so many bytes that does not fit in the memory that is free.
 
     Raises:
         UsageError: it does not fit. Without this the system would end the process.

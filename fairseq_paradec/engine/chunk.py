@@ -23,16 +23,11 @@ from .encoder import lean_encoder
 from .gather import gather_decoder
 from .known import refuse_unknown
 from .masks import Mask
-from .native.beam import (
-    NativeModel,
-    Searched,
-    Searching,
-    native_search,
-    native_search_drafts,
-)
+from .native.beam import NativeModel, Searched, Searching, native_search, native_search_drafts
+from .native.cache import NativeCache
 from .native.library import NativeUnavailable
 from .native.packing import Packed, pack_heads, packed, packed_only, save_packed
-from .native.passes import NativeCache, native_pass, native_write
+from .native.passes import native_pass, native_write
 from .native.stack import FORMS
 from .projection import Projection, gather_projection
 from .settings import Engine
@@ -193,11 +188,7 @@ class ChunkScorer:
     # ---- one batch -----------------------------------------------------------------------------
 
     def encode(self, net_input: dict[str, Tensor]) -> None:
-        """Run the encoder and start an empty cache.
-
-        Args:
-            net_input: fairseq's ``net_input``, with ``src_tokens`` B×S and ``src_lengths`` B.
-        """
+        """Run the encoder and start an empty cache."""
         self._gather_weights()
         for of_last_batch in ("cache", "encoder_out"):  # never two of them
             self.__dict__.pop(of_last_batch, None)
@@ -298,10 +289,6 @@ class ChunkScorer:
 
         ``writes`` says whether it can. It needs no cache but the source's. All inputs of a step see
         each other, and those of all steps before.
-
-        Args:
-            at: the first position of each row.
-            how: the search goes.
         """
         return native_search(self.weights, self.cache, self.projection.linear, at, how)
 

@@ -15,36 +15,22 @@ from .weights import Form, Linear, Map, Norm
 
 
 class DecoderWeights(NamedTuple):
-    """The weights of a decoder that a pass reads.
+    """The weights of a decoder that a pass reads."""
 
-    Attributes:
-        form: the memory layout of the matrices; see ``weights.join``.
-        embedding: V×E; of a block model (V+1)×E, with the mask vector as the last token.
-        scale: the factor of the embeddings.
-        noise: E×E, the map that fairseq trains with quantisation noise, or None.
-        project_in: D×E, or None.
-        positions: P×D, the vectors of positions 0 to P-1, or None.
-        embedding_norm: the norm after embeddings and positions, or None.
-        copy_sharpness: for a block model that adds source embeddings to its masks: the rate at
-            which their weight falls with the distance; or None.
-        layers: the decoder layers.
-        source_keys: all layers' key and value maps of the source in one matrix, (L·2·D)×C.
-        final_norm: the norm after the last layer, or None.
-        project_out: E×D, or None.
-    """
-
-    form: Form
-    embedding: Tensor
-    scale: float
-    noise: Linear | None
-    project_in: Linear | None
-    positions: Tensor | None
-    embedding_norm: Norm | None
+    form: Form  # the memory layout of the matrices; see ``weights.join``
+    embedding: Tensor  # V×E; of a block model (V+1)×E, with the mask vector as the last token
+    scale: float  # the factor of the embeddings
+    noise: Linear | None  # E×E, the map that fairseq trains with quantisation noise, or None
+    project_in: Linear | None  # D×E, or None
+    positions: Tensor | None  # P×D, the vectors of positions 0 to P-1, or None
+    embedding_norm: Norm | None  # the norm after embeddings and positions, or None
+    # for a block model that adds source embeddings to its masks: the rate at which their weight
+    # falls with the distance; or None
     copy_sharpness: Tensor | None
-    layers: list[DecoderLayer]
-    source_keys: Map
-    final_norm: Norm | None
-    project_out: Linear | None
+    layers: list[DecoderLayer]  # the decoder layers
+    source_keys: Map  # all layers' key and value maps of the source in one matrix, (L·2·D)×C
+    final_norm: Norm | None  # the norm after the last layer, or None
+    project_out: Linear | None  # E×D, or None
 
 
 def source_keys(weights: DecoderWeights, states: Tensor) -> Tensor:

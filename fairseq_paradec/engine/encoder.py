@@ -22,10 +22,6 @@ class LeanEncoder:
     """Computes the output of a stock fairseq encoder in evaluation mode; see ``lean_encoder``.
 
     The weights are those at the last ``gather``, which must be called again when they change.
-
-    Args:
-        encoder: a TransformerEncoder that ``lean_encoder`` has checked.
-        form: see ``weights.join``.
     """
 
     def __init__(self, encoder: Any, form: Form = "plain") -> None:
@@ -75,9 +71,6 @@ class LeanEncoder:
         On a GPU this synchronises once, to read whether the batch has padding. It does so first,
         when only the copy of the tokens is pending.
 
-        Args:
-            tokens: B×S.
-
         Returns:
             The input of ``layers``, B×S×D, zero at padding, and its bias; the padding, B×S; the
             scaled embeddings without positions, B×S×D.
@@ -124,11 +117,6 @@ class LeanEncoder:
 
 
 def lean_encoder(model: Any, form: Form = "plain") -> LeanEncoder | None:
-    """Make the LeanEncoder of a model; None if its encoder is not stock, so fairseq's must run.
-
-    Args:
-        model: a fairseq model in evaluation mode.
-        form: see ``weights.join``.
-    """
+    """Make the LeanEncoder of a model; None if its encoder is not stock, so fairseq's must run."""
     encoder = getattr(model, "encoder", None)
     return LeanEncoder(encoder, form) if is_stock_encoder(encoder) else None

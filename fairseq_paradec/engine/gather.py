@@ -13,12 +13,7 @@ from .weights import Form, Linear, gather_norm, join
 
 
 def gather_decoder(decoder: Any, form: Form) -> DecoderWeights:
-    """Gather a decoder's weights, in its dtype and on its device.
-
-    Args:
-        decoder: of a model that ``known`` accepts.
-        form: of the matrices; see ``weights.join``.
-    """
+    """Gather a decoder's weights, in its dtype and on its device."""
     # children(): iteration over a LayerDropModuleList draws random numbers.
     stack: list[Any] = list(decoder.layers.children())
     crosses = [layer.encoder_attn for layer in stack]

@@ -82,12 +82,7 @@ def refuse_unknown(
 
 
 def _why_layer_unknown(layer: Any, self_attention: type) -> str | None:
-    """Return why a decoder layer is not the stock one, in words, or None.
-
-    Args:
-        layer: the layer.
-        self_attention: the required type of its self-attention.
-    """
+    """Return why a decoder layer is not the stock one, in words, or None."""
     if type(layer) not in (TransformerDecoderLayerBase, TransformerDecoderLayer):
         return f"its decoder holds a {type(layer).__name__}"
     if layer.encoder_attn is None:
@@ -185,10 +180,6 @@ def _is_stock(module: Any, kinds: tuple[type, ...]) -> bool:
 
     Types are compared exactly, because a subclass may compute something else under the same names.
     So may a hook, or a ``forward`` assigned to the module.
-
-    Args:
-        module: the module; its parts are checked too.
-        kinds: its allowed types.
     """
     kind = type(module)
     if kind not in kinds or module._forward_hooks or module._forward_pre_hooks:

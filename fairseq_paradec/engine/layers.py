@@ -11,17 +11,11 @@ from .weights import Form, Map, Norm, gather_norm, join
 
 
 class Written(NamedTuple):
-    """Where a chunk's keys and values are written.
+    """Where a chunk's keys and values are written."""
 
-    Attributes:
-        keys: B×T×2×H×Dh, keys and values of one layer; written to.
-        where: the chunk's rows and slots in ``keys``, as an index.
-        end: the number of slots that attention reads.
-    """
-
-    keys: Tensor
-    where: tuple[Any, Any]
-    end: int
+    keys: Tensor  # B×T×2×H×Dh, keys and values of one layer; written to
+    where: tuple[Any, Any]  # the chunk's rows and slots in ``keys``, as an index
+    end: int  # the number of slots that attention reads
 
 
 class SelfAttention(NamedTuple):

@@ -33,17 +33,14 @@ class Tree(NamedTuple):
     the tokens before the tree, itself, and its ancestors in the tree, whose slots ascend. Several
     passes may write into one tree. What a filling token of a short row sees, and its depth, have no
     effect on others.
-
-    Attributes:
-        bases: B, the first slot of each row's tree; all its tokens see the slots before it.
-        sees: B×K×M of bool: token i of row b sees slot ``bases[b] + j`` where sees[b, i, j], and
-            its own. M reaches at least to the end of each row's chunk; later slots are not seen.
-        depths: B×K of int32: token i of row b is at position ``bases[b] + depths[b, i]``.
     """
 
+    # B, the first slot of each row's tree; all its tokens see the slots before it
     bases: Sequence[int]
+    # B×K×M of bool: token i of row b sees slot ``bases[b] + j`` where sees[b, i, j], and its own. M
+    # reaches at least to the end of each row's chunk; later slots are not seen.
     sees: Tensor
-    depths: Tensor
+    depths: Tensor  # B×K of int32: token i of row b is at position ``bases[b] + depths[b, i]``
 
     def positions(self) -> Tensor:
         """Return the tokens' positions in the output, B×K."""
@@ -55,11 +52,6 @@ Mask = Literal["causal", "all"] | Tensor | Tree
 
 def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
     """Return the bias of the attention scores: 0 where a slot is attended to, -inf elsewhere.
-
-    Args:
-        cache: the cache, with room for the chunk.
-        place: of the chunk in it.
-        mask: see above.
 
     Returns:
         K×T, or R×1×K×T; None if every slot is attended to.

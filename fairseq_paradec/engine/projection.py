@@ -58,13 +58,7 @@ class Projection(NamedTuple):
         return F.log_softmax(logits, dim=-1, dtype=dtype)
 
     def choose(self, hidden: Tensor, at: Positions, draft: Tensor | None = None) -> Scored:
-        """Choose the next token at every position; see ``Positions.choose``.
-
-        Args:
-            hidden: B×R×D.
-            at: the positions.
-            draft: B×K drafted tokens, or None.
-        """
+        """Choose the next token at every position; see ``Positions.choose``."""
         return at.choose(self._log_probs(self.read(hidden), at.rules.temperature), draft)
 
     def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
@@ -87,11 +81,6 @@ class Projection(NamedTuple):
 
     def candidates(self, hidden: Tensor, at: Positions, count: int) -> tuple[Tensor, Tensor]:
         """Return the best tokens at every position; see ``Positions.candidates``.
-
-        Args:
-            hidden: B×K×D, what the projection reads.
-            at: the positions.
-            count: N.
 
         Returns:
             B×K×N tokens and log-probabilities.
@@ -141,13 +130,7 @@ class NativeProjection(Projection):
 
 
 def gather_projection(model: Any, form: Form, native: NativeMap | None = None) -> Projection:
-    """Gather a model's projection.
-
-    Args:
-        model: the model.
-        form: see ``weights.join``.
-        native: its packed map; None: torch projects.
-    """
+    """Gather a model's projection; torch projects without a packed map."""
     decoder = model.decoder
     module = decoder.output_projection
     heads = getattr(model, "block_heads", None)
@@ -187,9 +170,7 @@ class DraftProjection:
             return
         if type(model.decoder.output_projection) is not nn.Linear:
             raise excludes(
-                "--drafter-shortlist",
-                size,
-                "an adaptive softmax, which has its own parts",
+                "--drafter-shortlist", size, "an adaptive softmax, which has its own parts"
             )
         if not words.nspecial < size <= len(words):
             raise option_error(
@@ -202,14 +183,7 @@ class DraftProjection:
     def choose(
         self, projection: Projection, hidden: Tensor, at: Positions, normalised: bool = False
     ) -> Scored:
-        """Draft the best token at every position; see ``Projection.draft``.
-
-        Args:
-            projection: the model's projection, as its scorer last gathered it.
-            hidden: B×K×D.
-            at: the positions.
-            normalised: whether scores are log-probabilities, of the shortlist if there is one.
-        """
+        """Draft the best token at every position; see ``Projection.draft``."""
         return self.part(projection, at.rules).draft(hidden, at, normalised)
 
     def candidates(

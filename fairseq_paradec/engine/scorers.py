@@ -57,11 +57,6 @@ def build_scorer(
 ) -> Scorer:
     """Make the scorer of one model, or of an ensemble.
 
-    Args:
-        models: one, or several that share the target dictionary.
-        engine: what computes passes, and in which dtype.
-        kind: the class of scorer; None: the one that fits the model.
-
     Raises:
         UsageError: the scorer does not support a model; the message names the model.
     """
@@ -76,11 +71,7 @@ def _kind_of(model: Any) -> type[ChunkScorer]:
 
 
 class EnsembleScorer:
-    """Several scorers whose probabilities are averaged, as in fairseq's ensembles.
-
-    Args:
-        scorers: one per model; the models share the target dictionary.
-    """
+    """Several scorers whose probabilities are averaged, as in fairseq's ensembles."""
 
     def __init__(self, scorers: Sequence[ChunkScorer]) -> None:
         self.scorers = list(scorers)

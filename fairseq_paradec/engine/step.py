@@ -9,11 +9,7 @@ from .known import refuse_unknown
 
 
 class StepScorer(ChunkScorer):
-    """The decoder of a reordered or a stock Transformer, one step per pass.
-
-    Args:
-        model: a ReorderedTransformer or a stock fairseq Transformer, in evaluation mode.
-    """
+    """The decoder of a reordered or a stock Transformer, one step per pass."""
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:

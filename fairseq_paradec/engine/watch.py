@@ -17,9 +17,6 @@ class Watch:
     torch counts changes, but not those through ``.data`` or numpy, as fairseq's optimisers make
     them; on the CPU the first bytes of each parameter show these, where they differ. A parameter
     that takes another's place in its module is not noticed.
-
-    Args:
-        module: a model, or a part of one.
     """
 
     def __init__(self, module: nn.Module) -> None:

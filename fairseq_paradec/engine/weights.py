@@ -45,10 +45,6 @@ class PackedLinear:
     product. In fp32, packing speeds up products of several rows with weights that exceed the CPU
     cache. A product of one row is as fast with the plain weight, so the weight is packed at the
     first product of several rows.
-
-    Args:
-        weight: O×I.
-        bias: O, or None.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -73,10 +69,6 @@ class Int8Linear:
     """A linear map with 8-bit weights, one scale per output; inputs are quantised dynamically.
 
     The kernels are torch's own (fbgemm); inputs and outputs are fp32.
-
-    Args:
-        weight: O×I.
-        bias: O, or None.
     """
 
     dtype = torch.int8

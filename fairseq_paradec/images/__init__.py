@@ -53,18 +53,13 @@ BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 class Size:
     """The size of an image, which its tokens do not contain.
 
-    Attributes:
-        height: in pixels, from 1 up.
-        width: in pixels, from 1 up.
-        channels: 1 (grey) or 3 (RGB).
-
     Raises:
         UsageError: one of them is out of range.
     """
 
-    height: int
-    width: int
-    channels: int
+    height: int  # in pixels, from 1 up
+    width: int  # in pixels, from 1 up
+    channels: int  # 1 (grey) or 3 (RGB)
 
     def __post_init__(self) -> None:
         for name, pixels in (("height", self.height), ("width", self.width)):

@@ -47,22 +47,13 @@ DEFAULT_SPAN = 256
 
 
 class Window(NamedTuple):
-    """The window of a position: itself, and the positions before it from ``first`` on.
+    """The window of a position: itself, and the positions before it from ``first`` on."""
 
-    Attributes:
-        block: l_q, from 1 up; 1 makes a sliding window.
-        memory: l_m, from 0 up.
-    """
-
-    block: int
-    memory: int
+    block: int  # l_q, from 1 up; 1 makes a sliding window
+    memory: int  # l_m, from 0 up
 
     def first(self, position: Any) -> Any:
-        """Return the first position of the window; below 0 if it has all positions before it.
-
-        Args:
-            position: a whole number, or a tensor of them.
-        """
+        """Return the first position of the window; below 0 if it has all positions before it."""
         return position // self.block * self.block - self.memory
 
 
@@ -71,11 +62,6 @@ class LocalSelfAttention(MultiheadAttention):
 
     The window makes it causal, so it ignores given masks. Padding is at the end, where no token
     attends to it.
-
-    Args:
-        window: the window.
-        args: of MultiheadAttention.
-        kwargs: of MultiheadAttention.
     """
 
     known_to_local_scorer: ClassVar[bool] = True  # the class itself, and no subclass of it
@@ -171,11 +157,6 @@ class ImagePositions(nn.Module):
     Both are measured in pixels of the output, so that a pixel of the input and the output's pixels
     at the same place have similar vectors. In the decoder, vector t is that of the intensity that
     row t predicts; that of ``</s>`` is the place below the image.
-
-    Args:
-        size: the size of the image.
-        output: the size of the output image.
-        dim: D.
     """
 
     known_to_local_scorer: ClassVar[bool] = True
@@ -209,13 +190,7 @@ class ImagePositions(nn.Module):
 
 
 class ImageEncoder(TransformerEncoder):
-    """fairseq's Transformer encoder with the positions of an image.
-
-    Args:
-        args: the model's options.
-        dictionary: the intensities.
-        embed_tokens: their embedding.
-    """
+    """fairseq's Transformer encoder with the positions of an image."""
 
     embed_positions: Any
 
@@ -229,11 +204,6 @@ class ImageDecoder(TransformerDecoder):
 
     It ignores fairseq's ``full_context_alignment``, which unmasks the predicted tokens; only models
     with alignment training use that option.
-
-    Args:
-        args: the model's options.
-        dictionary: the intensities.
-        embed_tokens: their embedding.
     """
 
     known_to_local_scorer: ClassVar[bool] = True

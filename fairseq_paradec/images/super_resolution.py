@@ -52,12 +52,9 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
     """Pairs of a small image and the large one, as paradec data images makes them.
 
     An output is one image: its intensities, and ``</s>``.
-
-    Attributes:
-        image_sizes: the sizes of inputs and of outputs.
     """
 
-    image_sizes: tuple[images.Size, images.Size]
+    image_sizes: tuple[images.Size, images.Size]  # the sizes of inputs and of outputs
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
@@ -184,9 +181,6 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
 
     def _limits(self, args: Any) -> dict[str, Any]:
         """Return fairseq's limits: the length of one image.
-
-        Args:
-            args: options, by attribute.
 
         Raises:
             UsageError: the options set other limits.

@@ -13,41 +13,23 @@ S = TypeVar("S")
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """What a command makes.
+    """What a command makes."""
 
-    Attributes:
-        argv: the words after ``paradec``, the subcommand's name first.
-        out: the JSON file to write.
-        title: of the table.
-    """
-
-    argv: Sequence[str]
-    out: Path
-    title: str
+    argv: Sequence[str]  # the words after ``paradec``, the subcommand's name first
+    out: Path  # the JSON file to write
+    title: str  # of the table
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """How a command times.
+    """How a command times."""
 
-    Attributes:
-        rounds: so many, interleaved.
-        threads: of the CPU.
-        busy: also while others use the machine.
-    """
-
-    rounds: int
-    threads: int
-    busy: bool
+    rounds: int  # so many, interleaved
+    threads: int  # of the CPU
+    busy: bool  # also while others use the machine
 
 
 def settings(kind: type[S], args: argparse.Namespace, **made: Any) -> S:
-    """Return a command's settings: each field is the argument of its name.
-
-    Args:
-        kind: a dataclass.
-        args: the command's arguments.
-        made: the fields that are no argument as it was given.
-    """
+    """Return a command's settings: each field is ``made``, or the argument of its name."""
     names = {one.name for one in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: getattr(args, name) for name in names - made.keys()}, **made)

@@ -37,20 +37,14 @@ from .reports import Reports
 
 
 class Context(NamedTuple):
-    """What a decoder is given besides models and options.
+    """What a decoder is given besides models and options."""
 
-    Attributes:
-        words: the target dictionary.
-        sources: the source dictionary; ``source-copy`` and the reports' source text need it.
-        drafter: the loaded drafter or heads of ``--drafter-path``; None: there is none.
-        tokens_to_suppress: symbols that are never chosen.
-        symbols_to_strip_from_output: numbers of symbols that fairseq's commands do not print.
-    """
-
-    words: Any
+    words: Any  # the target dictionary
+    # the source dictionary; ``source-copy`` and the reports' source text need it
     sources: Any = None
-    drafter: Any = None
-    tokens_to_suppress: Sequence[str] = ()
+    drafter: Any = None  # the loaded drafter or heads of ``--drafter-path``; None: there is none
+    tokens_to_suppress: Sequence[str] = ()  # symbols that are never chosen
+    # numbers of symbols that fairseq's commands do not print
     symbols_to_strip_from_output: Set[int] | None = None
 
 
@@ -369,10 +363,6 @@ class ParallelDecoder(Decoder):
 
 def refuse_drafts(decoder: Any, config: DecodingConfig) -> None:
     """Refuse earlier outputs as drafts where they could change an output, or would not be read.
-
-    Args:
-        decoder: a Decoder, or another generator of fairseq's.
-        config: its options.
 
     Raises:
         UsageError: the decoder does not write greedy's output by verifying.

@@ -36,12 +36,7 @@ FEW, MANY, TIMES = 2, 10, 2
 
 
 class BeamAssistedDecoder(AssistedDecoder):
-    """``--decoding assisted --beam N``, for N above 1.
-
-    Args:
-        models: the verifier, or an ensemble of them.
-        config: the options of decoding. A ``block_size`` that is given is the depth of all drafts.
-        context: see DraftedDecoder.
+    """``--decoding assisted --beam N``, for N above 1; a given ``block_size`` is the drafts' depth.
 
     Attributes:
         depths: choose the depth of native searches; None: it is given.

@@ -71,12 +71,7 @@ class HeadsDrafter(StateDrafter):
 
 
 class BlockwiseDecoder(ParallelDecoder):
-    """``--decoding blockwise``.
-
-    Args:
-        models: one model of --arch blockwise_transformer, or a Transformer with heads beside it.
-        config: the options of decoding.
-        context: with heads that were trained on the frozen Transformer.
+    """``--decoding blockwise``, of a model with heads, or of a Transformer with heads beside it.
 
     Raises:
         UsageError: options do not fit the model or the dictionary.

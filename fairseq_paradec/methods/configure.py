@@ -163,14 +163,7 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
 
 
 def check_auto(given: Mapping[str, Any]) -> None:
-    """Refuse options that ``--decoding auto`` would ignore with a model without its own method.
-
-    Args:
-        given: the value of each of ``FLAGS_OF_AUTO``.
-
-    Raises:
-        UsageError: one of them is set.
-    """
+    """Refuse options that ``--decoding auto`` would ignore with a model without its own method."""
     for name, value in given.items():
         if value not in (None, False):
             raise needs(
@@ -202,11 +195,7 @@ _REFUSED = {
 
 
 def check_search(config: DecodingConfig) -> None:
-    """Refuse options of fairseq's search that a method does not support.
-
-    Raises:
-        UsageError: one of them is set.
-    """
+    """Refuse options of fairseq's search that a method does not support."""
     method = METHODS[config.decoding]
     for name, (idle, allowed) in _REFUSED.items():
         value = getattr(config, name)

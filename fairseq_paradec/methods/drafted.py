@@ -20,12 +20,7 @@ from .base import Context, ParallelDecoder
 
 
 class DraftedDecoder(ParallelDecoder):
-    """A verifier and a drafter, which may have the verifier's encoder.
-
-    Args:
-        models: the verifier, or an ensemble of them.
-        config: the options of decoding.
-        context: with the model that drafts; it is moved to the verifier's dtype and device.
+    """A verifier and a drafter, which gets its dtype and device, and may have its encoder.
 
     Attributes:
         on_verifiers_encoder: whether the verifier's encoder serves the drafter too.

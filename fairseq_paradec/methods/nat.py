@@ -22,12 +22,7 @@ from .base import Context, Decoder
 
 
 class BlockFiller(Drafter):
-    """Drafter and scorer of the loop: proposes to score k positions, and fills masks to score them.
-
-    Args:
-        scorer: the block model, after ``encode``.
-        block_size: k.
-    """
+    """Drafter and scorer of the loop: proposes to score k positions, and fills masks for it."""
 
     def __init__(self, scorer: BlockScorer, block_size: int) -> None:
         self.scorer = scorer
@@ -54,12 +49,7 @@ class BlockFiller(Drafter):
 
 
 class NatDecoder(Decoder):
-    """``--decoding nat``.
-
-    Args:
-        models: one BlockNatModel.
-        config: the options of decoding.
-        context: see Decoder.
+    """``--decoding nat``, of one BlockNatModel.
 
     Raises:
         UsageError: the model is of another kind, or an ensemble.

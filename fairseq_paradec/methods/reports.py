@@ -23,20 +23,13 @@ LEAST = 1.1
 
 @dataclass
 class DecodingStats:
-    """Totals over the sentences decoded so far.
+    """Totals over the sentences decoded so far."""
 
-    Attributes:
-        sentences: the number of sentences.
-        tokens: emitted tokens, with ``</s>`` and forced prefixes.
-        passes: decoder passes, summed over sentences (a pass over a batch counts once for each of
-            its rows).
-        seconds: wall time of decoding, with the encoder, without audits and oracles.
-    """
-
-    sentences: int = 0
-    tokens: int = 0
+    sentences: int = 0  # the number of sentences
+    tokens: int = 0  # emitted tokens, with ``</s>`` and forced prefixes
+    # decoder passes, summed over sentences (a pass over a batch counts once for each of its rows)
     passes: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # wall time of decoding, with the encoder, without audits and oracles
 
     def add(self, tokens: int, passes: int) -> None:
         """Count one sentence."""
@@ -90,14 +83,6 @@ class Reports:
         provenance: Callable[[], Record],
     ) -> None:
         """Count a batch and write its records.
-
-        Args:
-            sample: fairseq's batch.
-            rows: the decoded sentences.
-            hypos: their hypotheses.
-            seconds: the batch's decoding time.
-            verdicts: the audit's result of each row, or None.
-            provenance: returns the records' fields of provenance.
 
         Raises:
             UsageError: a file cannot be opened.

@@ -32,12 +32,7 @@ from .base import Context
 
 
 class SelfDraftDecoder(AssistedDecoder):
-    """``--decoding self_draft``.
-
-    Args:
-        models: the model, or an ensemble, for which its first model drafts.
-        config: the options of decoding.
-        context: see Decoder.
+    """``--decoding self_draft``; of an ensemble, the first model drafts.
 
     Raises:
         UsageError: drafts would have the dtype of the passes that verify.

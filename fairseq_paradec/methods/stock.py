@@ -34,11 +34,6 @@ OTHER_SEARCH = (
 class StockDecoder:
     """fairseq's own search, with the interface of a Decoder.
 
-    Args:
-        models: one model, or several as an ensemble.
-        config: the options; those of fairseq's search are read.
-        context: dictionaries.
-
     Attributes:
         search: fairseq's SequenceGenerator.
     """

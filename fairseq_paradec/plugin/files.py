@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -20,17 +21,17 @@ def read_checkpoint(path: str) -> dict[str, Any]:
     return state
 
 
+def options_of(part: Any) -> dict[str, Any]:
+    """Return a part of a checkpoint's configuration by name, in whatever form fairseq saved it."""
+    if OmegaConf.is_config(part):
+        part = OmegaConf.to_container(part)
+    return dict(vars(part) if isinstance(part, Namespace) else part or {})
+
+
 def new_checkpoint(
     source: str, target: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Return a checkpoint as fairseq-train writes it, without the state of a training.
-
-    Args:
-        source: the source language.
-        target: the target language.
-        options: the model's, by fairseq's names.
-        weights: the model's, by fairseq's names.
-    """
+    """Return a checkpoint as fairseq-train writes it, without the state of a training."""
     cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
     task = asdict(TranslationConfig(data=".", source_lang=source, target_lang=target))
     cfg["task"] = OmegaConf.to_container(OmegaConf.create(task), enum_to_str=True)

@@ -27,25 +27,15 @@ KINDS = {"shallow": ("shallow_decoder", "assisted"), "block": ("block_nat_fast",
 
 
 class Training(NamedTuple):
-    """A drafter's training.
+    """A drafter's training."""
 
-    Attributes:
-        kind: of the drafter.
-        verifier: the model's checkpoint.
-        small: whether the model is.
-        updates: how many; None: as the preset says, for the text's length.
-        seed: of the drafter and of the order of batches.
-        device: ``cpu`` or ``cuda``.
-        more: flags of fairseq-train that win over the others.
-    """
-
-    kind: str
-    verifier: Path
-    small: bool
-    updates: int | None
-    seed: int
-    device: str
-    more: Sequence[str]
+    kind: str  # of the drafter
+    verifier: Path  # the model's checkpoint
+    small: bool  # whether the model is
+    updates: int | None  # how many; None: as the preset says, for the text's length
+    seed: int  # of the drafter and of the order of batches
+    device: str  # ``cpu`` or ``cuda``
+    more: Sequence[str]  # flags of fairseq-train that win over the others
 
     @property
     def usual(self) -> Settings:

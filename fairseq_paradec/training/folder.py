@@ -28,10 +28,6 @@ PATIENCE = 10
 def held(folder: Path, note: Callable[[str], None]) -> Iterator[int]:
     """Make a folder and hold its lock, which can be passed on to child processes.
 
-    Args:
-        folder: of the run.
-        note: says that it waits.
-
     Yields:
         The lock's file descriptor.
 

@@ -46,12 +46,7 @@ def _add(curves: Curves, name: str, updates: Any, value: Any) -> None:
 
 
 class Follower:
-    """Reads a log as it grows, and estimates once how long the rest takes.
-
-    Args:
-        path: of the log; what it has already does not count.
-        updates: of the run.
-    """
+    """Reads what a log gets from now on, and estimates once how long the rest takes."""
 
     #: So many updates are timed.
     TIMED = 20
@@ -63,11 +58,7 @@ class Follower:
         self.said = False
 
     def look(self, now: float) -> str | None:
-        """Read on; return the estimate, in words, as soon as enough updates are made.
-
-        Args:
-            now: a time in seconds.
-        """
+        """Read on; return the estimate, in words, as soon as enough updates are made."""
         with self.path.open("rb") as stream:
             stream.seek(self.place)
             text = stream.read()
@@ -93,12 +84,7 @@ def in_words(seconds: float) -> str:
 
 
 def draw(log: Path, out: Path) -> bool:
-    """Draw a run's curves; return whether there is something to draw, and matplotlib.
-
-    Args:
-        log: fairseq's.
-        out: a PNG.
-    """
+    """Draw a run's curves; return whether there is something to draw, and matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -37,29 +37,20 @@ _READ = (
 
 @dataclass(frozen=True)
 class Request:
-    """A training that a user asks for; None is the preset's.
-
-    Attributes:
-        start_from: the checkpoint to start from, as the architecture does.
-        epochs: the length; or ``updates``.
-        average: how many of the last checkpoints are averaged.
-        smoke: a try-out of some updates.
-        autocast: ``auto``, ``on`` or ``off``.
-        flags: of fairseq-train; they win.
-    """
+    """A training that a user asks for; None is the preset's."""
 
     data: Path
     preset: str = "base"
     arch: str = "transformer"
-    start_from: Path | None = None
-    epochs: int | None = None
+    start_from: Path | None = None  # the checkpoint to start from, as the architecture does
+    epochs: int | None = None  # the length; or ``updates``
     updates: int | None = None
-    average: int | None = None
+    average: int | None = None  # how many of the last checkpoints are averaged
     seed: int = 1
     processes: int = 1
-    smoke: bool = False
-    autocast: str = "auto"
-    flags: Sequence[str] = ()
+    smoke: bool = False  # a try-out of some updates
+    autocast: str = "auto"  # ``auto``, ``on`` or ``off``
+    flags: Sequence[str] = ()  # of fairseq-train; they win
 
 
 @dataclass
@@ -93,11 +84,6 @@ class Plan:
 
 def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) -> Plan:
     """Return the settings of a run.
-
-    Args:
-        request: what the user asks for.
-        gpus: the number of CUDA devices.
-        pays: whether bfloat16 is faster on this CPU.
 
     Raises:
         UsageError: a file is missing, or something does not fit.
@@ -228,11 +214,7 @@ def _start(request: Request, given: argparse.Namespace) -> tuple[str, Path | Non
 def _check(
     request: Request, found: Settings, flag: str, start: Path | None, image: int, gpus: int
 ) -> None:
-    """Refuse what is missing or does not fit.
-
-    Raises:
-        UsageError: something is.
-    """
+    """Refuse what is missing or does not fit."""
     if start and not start.is_file():
         flag = "--start-from" if request.start_from else flag
         raise UsageError(f"missing {found.started_by or 'Transformer'} ({flag}): {start}")

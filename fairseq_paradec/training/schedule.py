@@ -14,13 +14,7 @@ MULTIPLE = 8
 
 
 def fit(flags: Mapping[str, object], updates: int, share: float) -> Flags:
-    """Return a run's flags of the schedule: warm-up, and where a falling rate ends.
-
-    Args:
-        flags: of fairseq-train, with ``lr-scheduler`` and ``warmup-updates``.
-        updates: of the run.
-        share: the largest of the updates that the warm-up may take.
-    """
+    """Return a run's flags of the schedule: warm-up, and where a falling rate ends."""
     most = max(1, int(share * updates))
     fitted: Flags = {"warmup-updates": min(int(str(flags["warmup-updates"])), most)}
     if flags["lr-scheduler"] == "polynomial_decay":
@@ -29,16 +23,7 @@ def fit(flags: Mapping[str, object], updates: int, share: float) -> Flags:
 
 
 def check(warmup: int, updates: int, other: str) -> None:
-    """Refuse a warm-up that does not end before the run.
-
-    Args:
-        warmup: its updates.
-        updates: of the run.
-        other: the flags that say how long the run is.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Refuse a warm-up that does not end before the run."""
     if warmup >= updates:
         allowed = (
             f"fewer than the {updates} updates of the run ({other}), as the rate would never reach "

@@ -19,16 +19,10 @@ _OWN_SIZE = re.compile("_(tiny|iwslt|big)$")
 
 @dataclass
 class Settings:
-    """How an architecture is trained; presets.toml explains the names.
+    """How an architecture is trained; presets.toml explains the names."""
 
-    Attributes:
-        flags: of fairseq-train, without ``--``.
-        size: of the model, by fairseq's names without the side.
-        own_size: the architecture's name is its size.
-    """
-
-    flags: Flags
-    size: Flags
+    flags: Flags  # of fairseq-train, without ``--``
+    size: Flags  # of the model, by fairseq's names without the side
     average: int
     warmup_share: float
     epochs: int = 0
@@ -40,7 +34,7 @@ class Settings:
     needs_start: bool = False
     size_of_start: bool = False
     own_sizes: bool = False
-    own_size: bool = field(init=False, default=False)
+    own_size: bool = field(init=False, default=False)  # the architecture's name is its size
 
     def put(self, table: Mapping[str, Any], conditions: Collection[str]) -> None:
         """Put a table on top.
@@ -94,13 +88,7 @@ def start_of(arch: str) -> str | None:
 
 
 def settings(arch: str, preset: str, conditions: Collection[str]) -> Settings:
-    """Return how an architecture is trained.
-
-    Args:
-        arch: its name, of the plugin or of fairseq.
-        preset: one of ``data()["presets"]``.
-        conditions: those of presets.toml that hold.
-    """
+    """Return how an architecture is trained."""
     of_preset, share = data()["presets"][preset], data()["schedule"]["warmup_share"]
     found = Settings({}, of_preset["size"], of_preset["average"], share)
     for table in _tables(kind_of(arch), preset):

@@ -13,14 +13,7 @@ CRITERION = ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing",
 
 
 class Trainee:
-    """A new model with its task, criterion and optimizer.
-
-    Args:
-        data: fairseq's data folder.
-        arch: an architecture.
-        flags: of fairseq-train, for all.
-        device: ``cpu`` or ``cuda``.
-    """
+    """A new model with its task, criterion and optimizer."""
 
     def __init__(self, data: str, arch: str, flags: Sequence[str], device: str) -> None:
         parser = options.get_training_parser()

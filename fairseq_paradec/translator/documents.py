@@ -29,31 +29,20 @@ MOST_TOKENS = 1000
 
 
 class Text(NamedTuple):
-    """A translated text.
+    """A translated text."""
 
-    Attributes:
-        text: in the format of the source.
-        notes: what could not be placed by what it stands beside, or not translated; a line each.
-    """
-
-    text: str
+    text: str  # in the format of the source
+    # what could not be placed by what it stands beside, or not translated; a line each
     notes: list[str]
 
 
 class Mark(NamedTuple):
-    """What stands at a place of a sentence.
+    """What stands at a place of a sentence."""
 
-    Attributes:
-        at: the place in the sentence's text.
-        kind: as of atoms, but ``WORDS``.
-        raw: as in the text.
-        plain: of a thing: what stands for it in the sentence's text.
-    """
-
-    at: int
-    kind: str
-    raw: str
-    plain: str = ""
+    at: int  # the place in the sentence's text
+    kind: str  # as of atoms, but ``WORDS``
+    raw: str  # as in the text
+    plain: str = ""  # of a thing: what stands for it in the sentence's text
 
     @property
     def end(self) -> int:
@@ -62,25 +51,15 @@ class Mark(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A sentence.
+    """A sentence."""
 
-    Attributes:
-        plain: its text, without marks.
-        marks: in order, things among them.
-        raw: it as it stands in the text, with space and marks.
-        before: the space before it.
-        after: the space behind it.
-        number: of its first translation.
-        has_words: whether it is translated: there is more than things and signs.
-    """
-
-    plain: str
-    marks: list[Mark]
-    raw: str
-    before: str
-    after: str
-    number: int
-    has_words: bool
+    plain: str  # its text, without marks
+    marks: list[Mark]  # in order, things among them
+    raw: str  # it as it stands in the text, with space and marks
+    before: str  # the space before it
+    after: str  # the space behind it
+    number: int  # of its first translation
+    has_words: bool  # whether it is translated: there is more than things and signs
 
     @property
     def things(self) -> list[Mark]:
@@ -183,13 +162,7 @@ class Document:
         return Text("".join(parts), notes)
 
     def written(self, one: str | Sentence, found: Sequence[str | None], notes: list[str]) -> str:
-        """Return a piece of the translated text, a sentence's with its marks.
-
-        Args:
-            one: of ``pieces``.
-            found: translations as of ``join``; only those of this sentence are read.
-            notes: gets what is to be said of it.
-        """
+        """Return a piece of the translated text, a sentence's with its marks."""
         if isinstance(one, str):
             return one
         whole = found[one.number] if one.has_words else one.plain
@@ -207,14 +180,7 @@ class Document:
         return one.before + self._with(bare, target, marks, []) + one.after
 
     def _with(self, source: str, target: str, marks: Sequence[Mark], things: Sequence[Mark]) -> str:
-        """Write a translation with its marks.
-
-        Args:
-            source: the sentence in which the marks stand.
-            target: its translation.
-            marks: of the sentence; a thing is placed like a mark unless ``things`` has places.
-            things: the things, at their places in the translation.
-        """
+        """Write a translation with its marks."""
         placed = [mark for mark in marks if not (things and mark.kind == THING)]
         where = place([(mark.at, mark.kind) for mark in placed], source, target)
         order = sorted(things)
@@ -321,11 +287,6 @@ def place(marks: Sequence[tuple[int, str]], source: str, target: str) -> list[in
     Words that are equal in both are fixed points, and so are both ends; between them a mark keeps
     its share of the words. What opens stands before a word, what closes behind one, and marks with
     words between them have a word between them, if there are enough.
-
-    Args:
-        marks: place and kind.
-        source: the sentence.
-        target: its translation.
     """
     if not marks:
         return []

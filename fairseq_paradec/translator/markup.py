@@ -23,17 +23,11 @@ WORDS, OPEN, CLOSE, POINT, THING = "words", "open", "close", "point", "thing"
 
 
 class Atom(NamedTuple):
-    """A part of a block.
+    """A part of a block."""
 
-    Attributes:
-        kind: ``WORDS``, ``THING``, or of a mark ``OPEN``, ``CLOSE`` or ``POINT``.
-        raw: as in the text.
-        plain: as the model reads it; empty for a mark.
-    """
-
-    kind: str
-    raw: str
-    plain: str = ""
+    kind: str  # ``WORDS``, ``THING``, or of a mark ``OPEN``, ``CLOSE`` or ``POINT``
+    raw: str  # as in the text
+    plain: str = ""  # as the model reads it; empty for a mark
 
 
 Block = tuple[Atom, ...]
@@ -42,10 +36,6 @@ Piece = str | Block
 
 def parse(text: str, format: str) -> list[Piece]:
     """Part a text into pieces; see the module.
-
-    Args:
-        text: of any length.
-        format: of ``FORMATS``.
 
     Raises:
         UsageError: there is no such format.

@@ -35,31 +35,22 @@ _FILES = 'null, or {"name": fairseq\'s --bpe, "files": {"bpe_codes": "codes.bpe"
 
 @dataclasses.dataclass(frozen=True)
 class ModelFolder:
-    """What a model folder holds. Files are named relative to it.
+    """What a model folder holds. Files are named relative to it."""
 
-    Attributes:
-        source: the source language; its dictionary is ``dict.SOURCE.txt``.
-        target: the target language.
-        model: the checkpoint.
-        drafter: what ``--drafter-path`` takes: a drafter's checkpoint, or heads; None: none.
-        tokenizer: fairseq's ``--tokenizer``; None: none.
-        bpe: fairseq's ``--bpe``; None: none.
-        bpe_files: the files of ``bpe``, by fairseq's name of the flag that takes each.
-        settings: what the model needs, by fairseq's or the plugin's names of settings.
-        packed: files with the model's packed weights, by ``--engine-dtype``.
-        packed_only: whether the checkpoint lacks the weights that these files have.
-    """
-
-    source: str
-    target: str
-    model: str = "model.pt"
+    source: str  # the source language; its dictionary is ``dict.SOURCE.txt``
+    target: str  # the target language
+    model: str = "model.pt"  # the checkpoint
+    # what ``--drafter-path`` takes: a drafter's checkpoint, or heads; None: none
     drafter: str | None = None
-    tokenizer: str | None = None
-    bpe: str | None = None
+    tokenizer: str | None = None  # fairseq's ``--tokenizer``; None: none
+    bpe: str | None = None  # fairseq's ``--bpe``; None: none
+    # the files of ``bpe``, by fairseq's name of the flag that takes each
     bpe_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # what the model needs, by fairseq's or the plugin's names of settings
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # files with the model's packed weights, by ``--engine-dtype``
     packed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    packed_only: bool = False
+    packed_only: bool = False  # whether the checkpoint lacks the weights that these files have
 
     @property
     def files(self) -> list[str]:
@@ -71,10 +62,6 @@ class ModelFolder:
 
 def read(path: Path, flag: str = "--model") -> ModelFolder:
     """Read a model folder, and check that its files are there and unchanged.
-
-    Args:
-        path: the folder.
-        flag: the flag that names it, for errors.
 
     Raises:
         UsageError: it is no model folder, a key is unknown, missing or wrong, or a file is missing
@@ -100,10 +87,6 @@ def read(path: Path, flag: str = "--model") -> ModelFolder:
 
 def write(path: Path, folder: ModelFolder) -> None:
     """Write ``paradec.json``, the last file of a folder; the others are there.
-
-    Args:
-        path: the folder.
-        folder: what it holds.
 
     Raises:
         OSError: a named file cannot be read.
@@ -132,10 +115,6 @@ def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
     """Make a folder whole or not at all: yields a temporary one, which becomes it at the end.
 
     Temporary ones of processes that were killed are removed: nobody holds their locks.
-
-    Args:
-        path: the folder, which does not exist or is empty.
-        flag: the argument that names it, for errors.
 
     Raises:
         UsageError: it is not empty, or cannot be made.

@@ -25,9 +25,7 @@ _PAUSES = re.compile(r"(?<=[;:,，、；])\s*")
 def split(text: str, language: str) -> list[str]:
     """Split a text into sentences, each with the space behind it; joined they are the text.
 
-    Args:
-        text: of any length, in one or more lines.
-        language: its code, such as ``en``; of an unknown one English's rules hold.
+    For a language that is not known English's rules hold.
     """
     known = _sentencex()
     parts = _plainly(text) if known is None else list(known.segment(language, text))

@@ -350,13 +350,7 @@ class Translator:
     def _decode(
         self, hypo: dict[str, Any], drafted: int = 0, others: Sequence[dict[str, Any]] = ()
     ) -> Translation:
-        """Return what became of a line.
-
-        Args:
-            hypo: its best hypothesis.
-            drafted: tokens of its draft.
-            others: the next best ones.
-        """
+        """Return what became of a line."""
         if "problem" in hypo:
             return Translation("", None, hypo["problem"])
         accepted = 0
@@ -382,12 +376,7 @@ class Translator:
         return self.task.tokenizer_of(name, language, self.folder.target)
 
     def generator(self, options: dict[str, Any], traced: bool = False) -> Any:
-        """Return the generator of some options; it is built once, as auto_fast measures once.
-
-        Args:
-            options: see ``results``.
-            traced: it keeps what a trace needs.
-        """
+        """Return the generator of some options; it is built once, as auto_fast measures once."""
         key = repr((sorted(options.items()), traced))
         if key not in self._generators:
             options = {**self.folder.settings, **options}

@@ -54,7 +54,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     counts, said = config.stash[COUNTS], f"{RESULTS} is not written: not all gates have held"
     wanted = {(str(row["case"]), row["dtype"]) for row in gates.rows(1)}
     if exitstatus == 0 and counts.keys() == wanted:
-        made_by = machine.circumstances("", []) | {"command": "make test-gpu"}
+        made_by = machine.circumstances([]) | {"command": "make test-gpu"}
         table = [{"decoder": d, "precision": p} | found for (d, p), found in counts.items()]
         documents.save(RESULTS, "Gates of every method on CUDA", gates.NOTES, table, made_by)
         said = f"{RESULTS} is written: {len(table)} gates"

@@ -145,21 +145,13 @@ def draw_prefixes(
 
 @dataclass
 class Block:
-    """What training asks of one block, and how it went.
+    """What training asks of one block, and how it went."""
 
-    Attributes:
-        slots: the decoder's input, after glancing.
-        scored: whether each slot is part of the loss.
-        right: whether each slot is, and is predicted rightly.
-        loss: the label-smoothed loss, summed over the scored slots.
-        nll_loss: the negative log-likelihood, summed over them.
-    """
-
-    slots: list[int | None]
-    scored: list[bool]
-    right: list[bool]
-    loss: float
-    nll_loss: float
+    slots: list[int | None]  # the decoder's input, after glancing
+    scored: list[bool]  # whether each slot is part of the loss
+    right: list[bool]  # whether each slot is, and is predicted rightly
+    loss: float  # the label-smoothed loss, summed over the scored slots
+    nll_loss: float  # the negative log-likelihood, summed over them
 
     @property
     def accepted(self) -> int:

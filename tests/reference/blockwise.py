@@ -23,19 +23,13 @@ Heads = Callable[[Tensor, int, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Criterion:
-    """When a prediction is accepted; as it is, only if it is p_1's own (section 3).
+    """When a prediction is accepted; as it is, only if it is p_1's own (section 3)."""
 
-    Attributes:
-        topk: 5.1: fewer tokens than this score strictly higher.
-        epsilon: 5.2: the number is at most this far from that of p_1's own token.
-        numbers: the number that a token stands for, where it does.
-        least: 5.3: a block has so many tokens, if so many were predicted.
-    """
-
-    topk: int = 1
-    epsilon: int = 0
+    topk: int = 1  # 5.1: fewer tokens than this score strictly higher
+    epsilon: int = 0  # 5.2: the number is at most this far from that of p_1's own token
+    # the number that a token stands for, where it does
     numbers: Mapping[int, int] = field(default_factory=dict)
-    least: int = 1
+    least: int = 1  # 5.3: a block has so many tokens, if so many were predicted
 
     def holds(self, scores: Tensor, token: int) -> bool:
         """Whether p_1's scores (V, -inf where a token is not allowed) let a prediction pass."""
@@ -51,31 +45,22 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Block:
-    """One round of the three substeps.
+    """One round of the three substeps."""
 
-    Attributes:
-        start: how many tokens were written before it.
-        predicted: what p_1 and the heads said; as far as it is of use.
-        size: k-hat, how many predictions were accepted.
-    """
-
-    start: int
-    predicted: tuple[int, ...]
-    size: int
+    start: int  # how many tokens were written before it
+    predicted: tuple[int, ...]  # what p_1 and the heads said; as far as it is of use
+    size: int  # k-hat, how many predictions were accepted
 
 
 @dataclass
 class Result:
-    """An output with `</s>`, its tokens' log-probabilities under p_1, and how it came about.
-
-    Attributes:
-        passes: how often the merged model of section 4 runs. p_1's token counts as verified when
-            it is predicted: a block that is `</s>` alone needs no pass to verify it.
-    """
+    """An output with `</s>`, its tokens' log-probabilities under p_1, and how it came about."""
 
     tokens: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    # how often the merged model of section 4 runs. p_1's token counts as verified when it is
+    # predicted: a block that is `</s>` alone needs no pass to verify it
     passes: int = 0
 
     @property
@@ -192,19 +177,12 @@ def blockwise(
 
 @dataclass
 class HeadLoss:
-    """What one head's loss is, over some sentences.
+    """What one head's loss is, over some sentences."""
 
-    Attributes:
-        loss: label-smoothed, summed over the tokens that the head has to predict.
-        nll_loss: without smoothing.
-        scored: their number.
-        right: how many it predicts rightly.
-    """
-
-    loss: Any = 0.0
-    nll_loss: float = 0.0
-    scored: int = 0
-    right: int = 0
+    loss: Any = 0.0  # label-smoothed, summed over the tokens that the head has to predict
+    nll_loss: float = 0.0  # without smoothing
+    scored: int = 0  # their number
+    right: int = 0  # how many it predicts rightly
 
 
 def logits_of(model: Any, source: Sequence[int], inputs: Sequence[int]) -> Tensor:

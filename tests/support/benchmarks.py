@@ -14,13 +14,7 @@ def benchmark(
     lengths: list[int],
     **setting: Any,
 ) -> dict[str, Any]:
-    """A benchmark that has all else from a stored one.
-
-    Args:
-        systems: label -> what is its own: command, promise, passes, ...
-        seconds: the raw samples of latency and throughput.
-        lengths: of the timed sentences' sources.
-    """
+    """A benchmark that has all else from a stored one."""
     stored = json.loads((ROOT / "results" / "benchmark-tiny.json").read_text(encoding="utf-8"))
     none, count = {"BLEU": [0.0] * 3, "chrF": [0.0] * 3}, setting["sentences"]
     same = {"sentences": count, "identical": count, "ties": 0, "beyond ties": 0}

@@ -23,20 +23,13 @@ from support.pairwise import Row
 
 @dataclass(frozen=True)
 class Case:
-    """A method with flags.
-
-    Attributes:
-        family: which twin it has.
-        drafter: of GAD a kind of drafter or a script, of blockwise the layer of its heads.
-        exact: whether fairseq's greedy output is promised.
-        given: what earlier outputs are drafted, of earlier.KINDS; empty: there are none.
-    """
+    """A method with flags."""
 
     flags: tuple[tuple[str, Any], ...]
-    family: str = "jacobi"
-    drafter: str = ""
-    exact: bool = True
-    given: str = ""
+    family: str = "jacobi"  # which twin it has
+    drafter: str = ""  # of GAD a kind of drafter or a script, of blockwise the layer of its heads
+    exact: bool = True  # whether fairseq's greedy output is promised
+    given: str = ""  # what earlier outputs are drafted, of earlier.KINDS; empty: there are none
 
     @property
     def method(self) -> str:

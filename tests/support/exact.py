@@ -25,12 +25,7 @@ METHODS: list[Flags] = [
     {"decoding": "pj", "jacobi_length": "oracle", "jacobi_stop": "unchanged"},
     {"decoding": "pgj", "block_size": 3},
     {"decoding": "pgj", "block_size": 8, "jacobi_stop": "unchanged", "jacobi_init": "ngram"},
-    {
-        "decoding": "pgj",
-        "block_size": 3,
-        "jacobi_stop": "unchanged",
-        "jacobi_length": "oracle",
-    },
+    {"decoding": "pgj", "block_size": 3, "jacobi_stop": "unchanged", "jacobi_length": "oracle"},
     {"decoding": "pgj", "block_size": 5, "jacobi_window": "sliding", "jacobi_init": "bos"},
     {"decoding": "hgj"},
     {"decoding": "hgj", "block_size": 3, "hybrid_length": 7},

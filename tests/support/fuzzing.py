@@ -44,19 +44,12 @@ Change = tuple[str, int, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """A command and a file that it reads.
+    """A command and a file that it reads."""
 
-    Attributes:
-        words: of the command; ``{}`` is the folder.
-        file: in the folder.
-        member: of the file, if it is an archive; or ``HEADER``.
-        is_json: whether values are changed, not bytes alone.
-    """
-
-    words: str
-    file: str
-    member: str | None = None
-    is_json: bool = False
+    words: str  # of the command; ``{}`` is the folder
+    file: str  # in the folder
+    member: str | None = None  # of the file, if it is an archive; or ``HEADER``
+    is_json: bool = False  # whether values are changed, not bytes alone
 
     def seed(self, folder: Path) -> bytes:
         """The file, or the part of it that is spoilt."""
@@ -324,15 +317,7 @@ Found = dict[str, tuple[str, list[Change]]]
 
 
 def hunt(target: Target, folder: Path, examples: int, number: int, seconds: float) -> Found:
-    """Return what goes wrong with spoilt files.
-
-    Args:
-        target: what is spoilt.
-        folder: with the file.
-        examples: how many are tried.
-        number: of the hunt; another one tries others.
-        seconds: after which a process is taken for one that hangs.
-    """
+    """Return what goes wrong with spoilt files."""
     last = folder.with_name("last")
     found: Found = {}
 

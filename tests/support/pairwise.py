@@ -10,12 +10,7 @@ Row = dict[str, Any]
 def pairwise(
     factors: Mapping[str, Sequence[Hashable]], allowed: Callable[[Row], bool] = lambda row: True
 ) -> list[Row]:
-    """A few rows that hold every allowed pair of levels; the same rows each time.
-
-    Args:
-        factors: name -> levels.
-        allowed: whether a row may have these levels; also asked of rows that lack some factors.
-    """
+    """A few rows that hold every allowed pair of levels; the same rows each time."""
     pairs = {
         ((a, x), (b, y)): None
         for a, b in itertools.combinations(factors, 2)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ...token_rules import Best, Positions
+from .cache import NativeCache, NativeWeights, array_of
 from .library import Drafting, Extended, Search, Step, library
-from .passes import NativeCache, NativeWeights, array_of, bits_of, check_pass, rules_of
+from .passes import bits_of, check_pass, rules_of
 from .stack import NativeMap, address_of, check
 
 #: Scores, parents, words and scores of words; see ``decoding/beam.py``'s Candidates.
@@ -19,38 +20,24 @@ Hypotheses = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Searched(NamedTuple):
-    """What a beam search has found for a sentence.
+    """What a beam search has found for a sentence."""
 
-    Attributes:
-        passes: how many passes its beam took part in.
-        totals: of each hypothesis, in the order in which they were finished.
-        words: of each, with ``</s>``.
-        scores: of each, the words' log-probabilities.
-    """
-
-    passes: int
-    totals: list[float]
-    words: list[list[int]]
-    scores: list[list[float]]
+    passes: int  # how many passes its beam took part in
+    totals: list[float]  # of each hypothesis, in the order in which they were finished
+    words: list[list[int]]  # of each, with ``</s>``
+    scores: list[list[float]]  # of each, the words' log-probabilities
 
 
 class Searching(NamedTuple):
-    """How a beam search goes.
+    """How a beam search goes."""
 
-    Attributes:
-        starts: z, the first inputs of the decoder, which writes so many words a step.
-        beam: how many hypotheses a sentence has.
-        candidates: with how many words a hypothesis may go on in a slot.
-        len_penalty: hypotheses that a step ends are compared by score / length**len_penalty, where
-            ``</s>`` counts; None: by their scores.
-        pairs: a step's two words are a pair, which imamura2020's search extends by.
-    """
-
-    starts: Sequence[int]
-    beam: int
-    candidates: int
+    starts: Sequence[int]  # z, the first inputs of the decoder, which writes so many words a step
+    beam: int  # how many hypotheses a sentence has
+    candidates: int  # with how many words a hypothesis may go on in a slot
+    # hypotheses that a step ends are compared by score / length**len_penalty, where ``</s>``
+    # counts; None: by their scores
     len_penalty: float | None = None
-    pairs: bool = False
+    pairs: bool = False  # a step's two words are a pair, which imamura2020's search extends by
 
 
 class _Tables:
@@ -117,11 +104,7 @@ class _Tables:
 
 
 def native_search(
-    weights: NativeWeights,
-    cache: NativeCache,
-    linear: NativeMap,
-    at: Positions,
-    how: Searching,
+    weights: NativeWeights, cache: NativeCache, linear: NativeMap, at: Positions, how: Searching
 ) -> list[Searched]:
     """Search a batch; see ``ChunkScorer.search``."""
     tables = _Tables(at, how)
@@ -147,11 +130,7 @@ class NativeModel(NamedTuple):
 
 
 def native_search_drafts(
-    verifier: NativeModel,
-    drafter: NativeModel,
-    at: Positions,
-    how: Searching,
-    depth: int,
+    verifier: NativeModel, drafter: NativeModel, at: Positions, how: Searching, depth: int
 ) -> tuple[list[Searched], list[list[list[int]]]]:
     """Search a batch with drafts; see ``ChunkScorer.search`` and decoding/beam_drafts.py.
 

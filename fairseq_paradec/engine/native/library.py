@@ -1,90 +1,30 @@
-"""The library of native passes: found or built for this CPU, and loaded once.
+"""The library of native passes: its interface, and how it is found and loaded once.
 
-Installation builds it for every instruction set of this kind of machine (setup.py runs
-``build_all``, so this module imports the standard library only). A library that is missing there,
-or is of other sources, is built when it is first used, for this CPU, in the user's cache.
+Installation builds it for every instruction set of this kind of machine. A library that is missing
+there, or is of other sources, is built when it is first used, for this CPU, in the user's cache.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import ctypes
 import enum
 import functools
-import hashlib
 import logging
 import os
-import platform
-import shutil
-import subprocess
-import tempfile
-import threading
-from collections.abc import Iterator
 from ctypes import c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
+from ...forks import Lock
+from .building import NativeUnavailable, build, hash_of, start_of, usable
+
 log = logging.getLogger(__name__)
 
-PACKAGE = Path(__file__).resolve().parents[2]
-SOURCES = PACKAGE / "engine" / "csrc"
 #: Where installation puts libraries.
-BUILT = PACKAGE / "lib"
-FLAGS = (
-    "-O3",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fPIC",
-    "-shared",
-    "-fopenmp",
-    "-fvisibility=hidden",
-    "-std=c++17",
-)
-WIDE = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma")
-DOTS = ("-mavx512vnni", "-mavx512bf16")
-AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma")
-#: Instruction sets, the best first: name, the compiler's flags, what /proc/cpuinfo must list.
-TARGETS: tuple[tuple[str, tuple[str, ...], frozenset[str]], ...] = (
-    (
-        "avx512-amx",
-        (*WIDE, *DOTS, "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
-        frozenset((*AVX512, "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")),
-    ),
-    (
-        "avx512-bf16-vnni",
-        (*WIDE, *DOTS),
-        frozenset((*AVX512, "avx512_vnni", "avx512_bf16")),
-    ),
-    (
-        "avx512-vnni",
-        (*WIDE, "-mavx512vnni"),
-        frozenset((*AVX512, "avx512_vnni")),
-    ),
-    (
-        "avx512",
-        WIDE,
-        frozenset(AVX512),
-    ),
-    ("avx2", ("-mavx2", "-mfma"), frozenset(("avx2", "fma"))),
-    ("plain", (), frozenset()),
-)
+BUILT = Path(__file__).resolve().parents[2] / "lib"
 
-
-# Held while the library is looked for: threads that need it at once build it once.
-_LOADING = threading.Lock()
-
-
-def _renew_lock() -> None:
-    """Free the lock in the child of a fork; see ``forks.Lock``, which setup.py could not import."""
-    global _LOADING
-    _LOADING = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
-
-
-class NativeUnavailable(Exception):
-    """The library cannot be built or loaded here; the message says why."""
+#: Held while the library is looked for: threads that need it at once build it once.
+_LOADING = Lock()
 
 
 class Chunk(ctypes.Structure):
@@ -327,7 +267,7 @@ def _found_or_built() -> Any:
         for folder in (BUILT, _cache()):
             for path in () if folder is None else sorted(folder.glob(f"{name}-*")):
                 try:
-                    if path.name.startswith(_start_of(name, flags)):
+                    if path.name.startswith(start_of(name, flags)):
                         return _open(path)
                 except (OSError, AttributeError) as error:
                     problems.append(str(error).splitlines()[0])
@@ -346,7 +286,7 @@ def _open(path: Path) -> Any:
         OSError: it is damaged, has another interface, or cannot be loaded or used.
         AttributeError: it lacks a function.
     """
-    if path.stem.rpartition("-")[2] != _hash(path.read_bytes()):
+    if path.stem.rpartition("-")[2] != hash_of(path.read_bytes()):
         raise OSError(f"{path.name} is damaged")
     found = ctypes.CDLL(str(path))
     for function, (result, arguments) in _SIGNATURES.items():
@@ -366,83 +306,6 @@ def layout() -> str:
         fields = [f"{name}@{getattr(one, name).offset}" for name, *_ in one._fields_]
         lines.append(" ".join((one.__name__, str(ctypes.sizeof(one)), *fields)))
     return "\n".join(lines)
-
-
-def targets() -> Iterator[tuple[str, tuple[str, ...], frozenset[str]]]:
-    """Yield the instruction sets of this kind of machine; see ``TARGETS``."""
-    for one in TARGETS:
-        if not one[2] or platform.machine() in ("x86_64", "AMD64"):
-            yield one
-
-
-def usable() -> list[tuple[str, tuple[str, ...]]]:
-    """Return the instruction sets that this CPU has, the best first, and the compiler's flags."""
-    has: set[str] = set()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("flags"):
-                has = set(line.split(":", 1)[1].split())
-                break
-    except OSError:
-        pass
-    return [(name, flags) for name, flags, needs in targets() if needs <= has]
-
-
-def build_all(folder: Path) -> None:
-    """Build the library for every instruction set of this kind of machine.
-
-    What an earlier build has left in the folder goes. A compiler may not know the newest sets.
-
-    Raises:
-        NativeUnavailable: none can be built.
-    """
-    for old in folder.glob("*.so"):
-        old.unlink()
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        tried = [pool.submit(build, name, flags, folder) for name, flags, _ in targets()]
-    failed = [error for one in tried if (error := one.exception()) is not None]
-    if len(failed) == len(tried):
-        raise failed[0]
-
-
-def build(name: str, flags: tuple[str, ...], folder: Path | None) -> Path:
-    """Build the library for an instruction set; return its path in the folder.
-
-    Its name says what it was built from, and what it contains.
-
-    Raises:
-        NativeUnavailable: there is no compiler or no folder, or the compiler fails.
-    """
-    if folder is None:
-        raise NativeUnavailable("no home folder to keep it in (XDG_CACHE_HOME)")
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        raise NativeUnavailable("no C++ compiler (c++, g++)")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            made = Path(temporary) / "library.so"
-            source = str(SOURCES / "native.cpp")
-            command = [*compiler.split(), *FLAGS, *flags, source, "-o", str(made)]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-            built = folder / f"{_start_of(name, flags)}{_hash(made.read_bytes())}.so"
-            made.replace(built)
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = f"{getattr(error, 'stderr', None) or ''}\n{error}".strip()
-        raise NativeUnavailable(f"{compiler}: {said.splitlines()[0]}") from error
-    return built
-
-
-def _start_of(name: str, flags: tuple[str, ...]) -> str:
-    """Return how the names of an instruction set's libraries begin: sources and flags are in it."""
-    content = " ".join((*FLAGS, *flags)).encode()
-    for path in sorted(SOURCES.iterdir()):
-        content += path.read_bytes()
-    return f"{name}-{_hash(content)}-"
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _cache() -> Path | None:

@@ -18,8 +18,9 @@ from ..decoder_pass import DecoderWeights
 from ..encoder import LeanEncoder, lean_encoder
 from ..known import position_vectors
 from ..watch import Watch
+from .cache import NativeWeights
 from .library import library
-from .passes import NativeWeights, native_encode
+from .passes import native_encode
 from .shelf import Shelf, open_shelf
 from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, why_not
 
@@ -27,15 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Packed(NamedTuple):
-    """A model in the form that native passes read.
+    """A model in the form that native passes read."""
 
-    Attributes:
-        decoder: its weights.
-        encoder: None: the encoder is no stock one, and torch computes it.
-    """
-
-    decoder: NativeWeights
-    encoder: NativeEncoder | None
+    decoder: NativeWeights  # its weights
+    encoder: NativeEncoder | None  # None: the encoder is no stock one, and torch computes it
 
 
 #: Packed models by scorer's class and form, each with the state of its weights when it was packed.
@@ -199,13 +195,7 @@ def pack_heads(heads: Any, form: str) -> Any:
 
 
 class NativeEncoder:
-    """A stock encoder by native passes; called like LeanEncoder.
-
-    Args:
-        lean: of the same encoder, gathered plainly.
-        form: ``fp32``, ``bf16`` or ``int8``.
-        shelf: see ``NativeMap``.
-    """
+    """A stock encoder by native passes; called like LeanEncoder."""
 
     def __init__(self, lean: LeanEncoder, form: str, shelf: Shelf | None = None) -> None:
         self.pad, self.scale, self.vectors = lean.pad, lean.scale, lean.vectors

@@ -1,242 +1,23 @@
-"""Native passes over a cache, native encoders, and native choices."""
+"""Native passes over a cache, native encoders, and native choices: tensors to C structures."""
 
 from __future__ import annotations
 
 import ctypes
-import math
-import mmap
 from collections.abc import Sequence
 from ctypes import addressof
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...token_rules import Limits, Positions, Scored, TokenRules
-from ..cache import check_memory, moves
+from ..cache import check_memory
 from ..masks import Mask, Tree
+from .cache import NativeCache, NativeWeights, array_of, spans, store
 from .library import Choices, Chunk, Limit, Rules, Store, Writing, library
 from .stack import NativeMap, NativeStack, address_of, check
 
-INITIAL_CAPACITY = 64
-#: Bytes from which memory is mapped page by page.
-_LARGE = 4 << 20
 #: About as many tokens are encoded at once: their states stay in the CPU's cache.
 _ENCODED = 256
-
-
-class NativeWeights(NamedTuple):
-    """All that a native pass reads of a decoder.
-
-    Attributes:
-        stack: its layers.
-        source_keys: all layers' keys and values of the source in one map, (L·2·H·Dp)×C.
-        projection: to the vocabulary; None: it is no linear map.
-    """
-
-    stack: NativeStack
-    source_keys: NativeMap
-    projection: NativeMap | None
-
-
-class NativeCache:
-    """Keys and values of a batch's source and tokens, each row with a length of its own.
-
-    Rows are numbers of places: a row that leaves the batch, or that moves, is not copied.
-
-    Args:
-        weights: of the decoder.
-        states: B×S×C, the encoder's.
-        padding: B×S, True at padding, on either side; None: there is none.
-        capacity: how many tokens it holds at first.
-
-    Attributes:
-        keys: L×P×H×T×Dp, of the tokens; P places.
-        values: the same.
-        source: the same two of the source, S places.
-        source_lengths: of each place, without padding.
-        rows: of each row, its place.
-        source_rows: of each row, its source's place.
-        lengths: of each row, how many tokens are cached.
-    """
-
-    def __init__(
-        self,
-        weights: NativeWeights,
-        states: Tensor,
-        padding: Tensor | None,
-        capacity: int = INITIAL_CAPACITY,
-    ) -> None:
-        stack = self._stack = weights.stack
-        batch, length = states.shape[:2]
-        order, begins, counts = spans(padding)
-        if order is not None:
-            states = states.gather(1, order[:, :, None].expand_as(states))
-        self.source = self._empty(batch, length)
-        self.source_lengths = (
-            torch.full((batch,), length, dtype=torch.int32) if counts is None else counts
-        )
-        self.rows = self.source_rows = list(range(batch))
-        self.lengths = [0] * batch
-        self.keys, self.values = self._empty(batch, capacity)
-        self._point()
-        states = states.contiguous()
-        check(
-            library().paradec_source(
-                stack.address,
-                weights.source_keys.address,
-                states.data_ptr(),
-                states.size(2),
-                length,
-                address_of(begins),
-                ctypes.byref(self.source_store),
-                torch.get_num_threads(),
-            )
-        )
-
-    @property
-    def capacity(self) -> int:
-        """How many slots a row has, T."""
-        return self.keys.size(3)
-
-    def _empty(self, batch: int, capacity: int) -> tuple[Tensor, Tensor]:
-        """Return blank keys and values; zeros, for 0·NaN in a masked slot would be NaN."""
-        stack = self._stack
-        layers, heads, size = stack.num_layers, stack.heads, stack.head_size
-        check_memory(8 * layers * batch * heads * capacity * size, batch)
-        keys, values = _zeros(2, layers, batch, heads, capacity, size)
-        return keys, values
-
-    def _point(self) -> None:
-        """Tell the library where the tensors are."""
-        self.store = store(self.keys, self.values)
-        self.source_store = store(*self.source, self.source_lengths)
-
-    def make_room(self, width: int) -> None:
-        """Let a chunk of so many tokens fit behind each row."""
-        end, capacity, old = max(self.lengths) + width, self.capacity, self.capacity
-        if end > capacity:
-            while capacity < end:
-                capacity *= 2
-            keys, values = self._empty(self.keys.size(1), capacity)
-            keys[:, :, :, :old] = self.keys
-            values[:, :, :, :old] = self.values
-            self.keys, self.values = keys, values
-            self._point()
-
-    def keep(self, lengths: Sequence[int]) -> None:
-        """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
-        self.lengths = list(lengths)
-
-    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
-        """Keep one path of each row's tree; see ``Cache.gather``."""
-        found = moves(starts, paths, self.capacity)
-        if found:
-            rows, to, of = zip(*found, strict=True)
-            library().paradec_move(
-                self._stack.address,
-                ctypes.byref(self.store),
-                array_of([self.rows[row] for row in rows]),
-                array_of(to),
-                array_of(of),
-                len(found),
-            )
-        self.keep([start + len(path) for start, path in zip(starts, paths, strict=True)])
-
-    def reorder(self, index: Sequence[int], same_source: bool = False) -> None:
-        """Make row ``index[b]`` the new row b; see ``Cache.reorder``.
-
-        The first row that continues a place keeps it; each other gets a copy.
-        """
-        self.lengths = [self.lengths[i] for i in index]
-        if not same_source:
-            self.source_rows = [self.source_rows[i] for i in index]
-        wanted = [self.rows[i] for i in index]
-        taken = set(wanted)
-        free = [place for place in range(self.keys.size(1)) if place not in taken]
-        missing = len(wanted) - len(taken) - len(free)
-        if missing > 0:
-            free += range(self.keys.size(1), self.keys.size(1) + missing)
-            keys, values = self._empty(self.keys.size(1) + missing, self.capacity)
-            keys[:, : self.keys.size(1)] = self.keys
-            values[:, : self.keys.size(1)] = self.values
-            self.keys, self.values = keys, values
-            self._point()
-        self.rows, copies = [], {}
-        for place in wanted:
-            if place in taken:
-                taken.remove(place)
-                self.rows.append(place)
-            else:
-                copies[free[-1]] = place
-                self.rows.append(free.pop())
-        if copies:
-            library().paradec_copy(
-                self._stack.address,
-                ctypes.byref(self.store),
-                array_of(list(copies)),
-                array_of(list(copies.values())),
-                len(copies),
-                max(self.lengths),
-            )
-
-
-def _zeros(*shape: int) -> Tensor:
-    """As torch.zeros; but the system blanks large ones page by page, as they are touched.
-
-    numpy asks for huge pages from 4 MiB on. Most of a cache's slots stay blank, and a huge page of
-    them would be memory all the same.
-    """
-    count, line = math.prod(shape), 16  # floats of the CPU cache's lines
-    if 4 * count >= _LARGE and hasattr(mmap, "MADV_NOHUGEPAGE"):
-        pages = mmap.mmap(-1, 4 * count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        pages.madvise(mmap.MADV_NOHUGEPAGE)
-        return torch.frombuffer(pages, dtype=torch.float32).view(shape)
-    room = np.zeros(count + line, np.float32)
-    first = -(room.ctypes.data // room.itemsize) % line
-    return torch.from_numpy(room[first : first + count]).view(shape)
-
-
-def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
-    """Describe keys and values to the library."""
-    return Store(
-        keys=keys.data_ptr(),
-        values=values.data_ptr(),
-        layers=len(keys),
-        rows=keys.size(1),
-        slots=keys.size(3),
-        lengths=address_of(lengths),
-    )
-
-
-class Spans(NamedTuple):
-    """Where the tokens of a batch are that are no padding.
-
-    Attributes:
-        order: B×S, which moves padding behind the tokens; None: it lies on one side of each row.
-        begins: B, a row's first token; None: there is no padding.
-        counts: B, how many tokens follow; None: there is no padding.
-    """
-
-    order: Tensor | None = None
-    begins: Tensor | None = None
-    counts: Tensor | None = None
-
-
-def spans(padding: Tensor | None) -> Spans:
-    """Find the tokens of a batch: B×S, True at padding."""
-    if padding is None or not bool(padding.any()):
-        return Spans()
-    real = ~padding
-    begins, counts = real.to(torch.uint8).argmax(dim=1), real.sum(dim=1)
-    index = torch.arange(padding.size(1))
-    inside = (index >= begins[:, None]) & (index < (begins + counts)[:, None])
-    if bool(inside.eq(real).all()):
-        return Spans(None, begins.to(torch.int32), counts.to(torch.int32))
-    # <pad> may be a word of the source: a stable sort keeps the order of the others.
-    order = padding.to(torch.uint8).argsort(dim=1, stable=True)
-    return Spans(order, torch.zeros_like(begins, dtype=torch.int32), counts.to(torch.int32))
 
 
 def native_pass(
@@ -313,11 +94,6 @@ def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor
     if order is None:
         return states
     return torch.zeros_like(states).scatter_(1, order[:, :, None].expand_as(states), states)
-
-
-def array_of(numbers: Sequence[int]) -> Any:
-    """Make an array of 32-bit numbers."""
-    return (ctypes.c_int32 * len(numbers))(*numbers)
 
 
 def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> Tensor:

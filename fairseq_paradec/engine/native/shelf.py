@@ -92,13 +92,7 @@ class Shelf:
 
 
 def open_shelf(path: Path, form: str, number: int) -> Shelf | str:
-    """Map a file of packed weights, or say why it is of no use here.
-
-    Args:
-        path: the file.
-        form: that is wanted.
-        number: csrc's number of it.
-    """
+    """Map a file of packed weights, or say why it is of no use here."""
     try:
         with open(path, "rb") as file:
             line = file.readline(1 << 20)

@@ -96,12 +96,7 @@ class NativeMap:
 
 
 class NativeHeads:
-    """Prediction heads by native products; called like ``models.heads.BlockHeads``.
-
-    Args:
-        heads: BlockHeads, with an activation of ``ACTIVATIONS``.
-        form: a key of ``FORMS``.
-    """
+    """Prediction heads by native products; called like ``models.heads.BlockHeads``."""
 
     def __init__(self, heads: Any, form: str) -> None:
         self.count = len(heads.learned)

@@ -22,21 +22,13 @@ EOS, NO_GUESS = "</s>", "<pad>"
 
 @dataclass
 class Position:
-    """One position of the drafts.
+    """One position of the drafts."""
 
-    Attributes:
-        position: from 1.
-        drafted: passes whose draft counts here.
-        reached: of these, the passes whose earlier drafted tokens were all accepted.
-        accepted: of these, the passes whose token here was accepted too.
-        rescued: accepted tokens that were not the verifier's own choice.
-    """
-
-    position: int
-    drafted: int = 0
-    reached: int = 0
-    accepted: int = 0
-    rescued: int = 0
+    position: int  # from 1
+    drafted: int = 0  # passes whose draft counts here
+    reached: int = 0  # of these, the passes whose earlier drafted tokens were all accepted
+    accepted: int = 0  # of these, the passes whose token here was accepted too
+    rescued: int = 0  # accepted tokens that were not the verifier's own choice
 
     @property
     def rate(self) -> float:
@@ -55,9 +47,6 @@ class Position:
 
 def count(records: Iterable[Mapping[str, Any]]) -> list[Position]:
     """Count all passes of some sentences.
-
-    Args:
-        records: of a trace, one a sentence; read once.
 
     Returns:
         The positions of the longest draft; none without drafts.
@@ -113,8 +102,3 @@ def as_table(found: Sequence[Position]) -> dict[str, Any]:
     """Return the table's ``title``, ``notes`` and ``rows``; no rows without drafts."""
     title = "Acceptance by position in the draft"
     return {"title": title, "notes": list(NOTES), "rows": rows(found)}
-
-
-def table(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Count the passes of some sentences and return the table; see ``count`` and ``as_table``."""
-    return as_table(count(records))

@@ -40,19 +40,12 @@ JOINTS = frozenset(", ; : - – und oder sowie".split())
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence and its contrast.
+    """A sentence and its contrast."""
 
-    Attributes:
-        sentence: its number in the test set.
-        right: the reference.
-        wrong: the reference with the verb in the other number.
-        distance: tokens from the subject's noun to the verb; 1: next to each other.
-    """
-
-    sentence: int
-    right: str
-    wrong: str
-    distance: int
+    sentence: int  # its number in the test set
+    right: str  # the reference
+    wrong: str  # the reference with the verb in the other number
+    distance: int  # tokens from the subject's noun to the verb; 1: next to each other
 
 
 def find_verb(tokens: Sequence[str]) -> tuple[int, int] | None:
@@ -60,9 +53,6 @@ def find_verb(tokens: Sequence[str]) -> tuple[int, int] | None:
 
     The rule: the first word determines the number; a noun (with a capital) that is no collective
     follows, then, before any comma or ``und``, a verb of the list in that number.
-
-    Args:
-        tokens: words and punctuation, split at spaces.
 
     Returns:
         Positions of noun and verb, or None.

@@ -28,13 +28,7 @@ def texts(record: Record, nodes: Sequence[Node]) -> list[str]:
 
 
 def draw(record: Record, nodes: Sequence[Node], path: Path) -> None:
-    """Write the picture.
-
-    Args:
-        record: of the sentence.
-        nodes: its tree.
-        path: a PNG or SVG file.
-    """
+    """Write the picture."""
     with fonts.drawing(texts(record, nodes)):
         _draw(record, nodes, path)
 

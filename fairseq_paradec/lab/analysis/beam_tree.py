@@ -18,27 +18,16 @@ BEST, KEPT, NEVER = "of the best output", "of another live hypothesis", "drafted
 
 @dataclass(frozen=True)
 class Node:
-    """A token of the tree.
+    """A token of the tree."""
 
-    Attributes:
-        word: the token.
-        parent: the number of the node before; -1: none, of the decoder's first input.
-        kept: whether a live hypothesis of the search had it.
-        number: of the pass that read it, from 1.
-    """
-
-    word: str
-    parent: int
-    kept: bool
-    number: int
+    word: str  # the token
+    parent: int  # the number of the node before; -1: none, of the decoder's first input
+    kept: bool  # whether a live hypothesis of the search had it
+    number: int  # of the pass that read it, from 1
 
 
 def read_tree(record: Record, where: str) -> list[Node]:
     """Return the nodes of a trace's record, in the order in which they were read.
-
-    Args:
-        record: of a sentence.
-        where: which one, for errors.
 
     Raises:
         UsageError: it has no tree, or one that contradicts itself.

@@ -14,11 +14,13 @@ matplotlib.rcParams["text.parse_math"] = False  # a $ in a label is a $
 
 from matplotlib import pyplot as plt  # noqa: E402
 
+from . import figures  # noqa: E402
 from .benchmark_tables import (  # noqa: E402
     GREEDY,
     OWN_GREEDY,
     BlockPoint,
     label,
+    latencies,
     milliseconds,
     shown,
     threads,
@@ -39,12 +41,7 @@ WRONG = "#c0392b"
 
 
 def draw(document: dict[str, Any], target: Path | BinaryIO) -> None:
-    """Write the picture of a benchmark.
-
-    Args:
-        document: what ``paradec benchmark`` wrote.
-        target: as in ``save``.
-    """
+    """Write the picture of a benchmark."""
     seconds, setting = document["seconds"], document["setting"]
     panels = [_latency]
     if seconds["throughput"]:
@@ -63,16 +60,8 @@ def draw(document: dict[str, Any], target: Path | BinaryIO) -> None:
 
 
 def save(figure: Any, target: Path | BinaryIO) -> None:
-    """Write a figure and close it; the same figure gives the same bytes.
-
-    Args:
-        figure: matplotlib's.
-        target: a ``.png`` or ``.svg`` file, or an open one, which gets SVG.
-    """
-    svg = not isinstance(target, Path) or target.suffix == ".svg"
-    metadata = {"Date": None} if svg else {"Software": None}
-    with plt.rc_context({"svg.hashsalt": "fairseq_paradec"}):
-        figure.savefig(target, dpi=110, metadata=metadata, format="svg" if svg else "png")
+    """Write a figure of pyplot's, and close it; see ``figures.save``."""
+    figures.save(figure, target)
     plt.close(figure)
 
 
@@ -89,7 +78,7 @@ def colour(system: dict[str, Any]) -> str:
 
 def _latency(ax: Any, document: dict[str, Any]) -> None:
     """Bars: median time of a sentence; lines to the p95; colour by label."""
-    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    times = latencies(document)
     systems = [s for s in document["systems"] if s["label"] in times]
     medians = [milliseconds(times[s["label"]]).median for s in systems]
     tails = [1000 * percentile(times[s["label"]], 95) for s in systems]
@@ -157,9 +146,6 @@ def _threads(ax: Any, document: dict[str, Any]) -> None:
 def series(points: Sequence[BlockPoint]) -> dict[str, list[tuple[int, BlockPoint]]]:
     """Group points whose names differ only in a last number (``both 4``, ``both 8``).
 
-    Args:
-        points: of one benchmark.
-
     Returns:
         Numbers (0 without one) and points by name, in ascending order. The name of a group of
         several points lacks the number.
@@ -176,12 +162,7 @@ def series(points: Sequence[BlockPoint]) -> dict[str, list[tuple[int, BlockPoint
 
 
 def draw_blocks(benchmarks: Mapping[str, Sequence[BlockPoint]], target: Path | BinaryIO) -> None:
-    """Write the picture of speed-up over mean accepted block (stern2018, Figure 4).
-
-    Args:
-        benchmarks: by title, the points of each.
-        target: as in ``save``.
-    """
+    """Write the picture of speed-up over mean accepted block (stern2018, Figure 4)."""
     figure, axes = plt.subplots(1, 2, figsize=(12.8, 5.0), squeeze=False)
     for base, ax in zip((OWN_GREEDY, GREEDY), axes[0], strict=True):
         names = []

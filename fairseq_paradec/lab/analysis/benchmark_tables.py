@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +23,12 @@ Row = dict[str, Any]
 def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the tables of a benchmark, each with ``title``, ``notes`` and ``rows``.
 
-    Args:
-        document: what ``paradec benchmark`` wrote; its own ``tables`` are not read.
+    They are made of the raw samples; the benchmark's own ``tables`` are not read.
     """
     own = [s for s in document["systems"] if s["promise"] != "peer"]
     peers = [s for s in document["systems"] if s["promise"] == "peer"]
     setting, seconds = document["setting"], document["seconds"]
-    main = str(setting["threads"][0])
-    latency = seconds["latency"][main]
+    main, latency = main_threads(document), latencies(document)
     found = [
         {
             "title": "Output",
@@ -115,6 +113,17 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def main_threads(document: Mapping[str, Any]) -> str:
+    """Return the number of threads outside the thread sweep."""
+    return str(document["setting"]["threads"][0])
+
+
+def latencies(document: Mapping[str, Any]) -> dict[str, Rounds]:
+    """Return the times of single sentences with that number of threads, by system."""
+    times: dict[str, Rounds] = document["seconds"]["latency"][main_threads(document)]
+    return times
+
+
 def listed(names: Iterable[str]) -> str:
     """Return, for example, ``BLEU and chrF``."""
     *first, last = names
@@ -131,9 +140,6 @@ def shown_names(systems: Sequence[dict[str, Any]]) -> list[str]:
 
     Engine and dtype are added if this package's decoders have several; the labels of fairseq's
     search and of peers tell them already.
-
-    Args:
-        systems: of a document.
     """
 
     def engine(system: dict[str, Any]) -> str:
@@ -173,12 +179,7 @@ def label(system: dict[str, Any]) -> str:
 
 
 def output_row(system: dict[str, Any], blocks: bool = False) -> Row:
-    """Return a system's row on its outputs.
-
-    Args:
-        system: of the document.
-        blocks: whether there is a column for the mean accepted block.
-    """
+    """Return a system's row on its outputs."""
     at_one = system["agreement"]["1"]
     row: Row = {
         "decoder": shown(system),
@@ -200,32 +201,19 @@ def output_row(system: dict[str, Any], blocks: bool = False) -> Row:
 
 @dataclass(frozen=True)
 class BlockPoint:
-    """A decoder in Figure 4 of Stern et al. 2018.
+    """A decoder in Figure 4 of Stern et al. 2018."""
 
-    Attributes:
-        name: its label.
-        label: as ``label`` returns it.
-        block: its mean accepted block; greedy search has blocks of one token.
-        passes: per sentence.
-        length: its tokens by those of our greedy search.
-        speed_ups: at batch 1, by baseline.
-    """
-
-    name: str
-    label: str
-    block: float
-    passes: float
-    length: float
-    speed_ups: dict[str, Spread]
+    name: str  # its label
+    label: str  # as ``label`` returns it
+    block: float  # its mean accepted block; greedy search has blocks of one token
+    passes: float  # per sentence
+    length: float  # its tokens by those of our greedy search
+    speed_ups: dict[str, Spread]  # at batch 1, by baseline
 
 
 def block_points(document: dict[str, Any]) -> list[BlockPoint]:
-    """Return our greedy search and each blockwise system of a benchmark, in its order.
-
-    Args:
-        document: what ``paradec benchmark`` wrote.
-    """
-    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    """Return our greedy search and each blockwise system of a benchmark, in its order."""
+    times = latencies(document)
     tokens = {system["label"]: system["tokens"] for system in document["systems"]}
     points = []
     for system in document["systems"]:
@@ -280,12 +268,7 @@ def milliseconds(rounds: Rounds) -> Spread:
 
 
 def throughput(rounds: Rounds, sentences: int) -> Spread:
-    """Return sentences per second.
-
-    Args:
-        rounds: of each batch.
-        sentences: in all batches of a round.
-    """
+    """Return sentences per second."""
     return Spread.of([sentences / total(times) for times in rounds])
 
 
@@ -333,13 +316,7 @@ def peer_threads_rows(
 
 
 def peer_row(system: dict[str, Any], times: dict[str, Rounds], main: int) -> Row:
-    """Return the latency of a peer, with its own dtype and threads.
-
-    Args:
-        system: of the document.
-        times: of all systems.
-        main: the number of threads of the run.
-    """
+    """Return the latency of a peer, with its own dtype and threads."""
     name, at_one = system["label"], system["agreement"]["1"]
     return {
         "peer": name,

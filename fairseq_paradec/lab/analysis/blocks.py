@@ -14,12 +14,7 @@ METHOD, SINGLE_TOKENS = "blockwise", "greedy"
 
 
 def block_sizes(num_accepted: Sequence[int], num_tokens: int) -> list[int]:
-    """Return the sizes of an output's blocks; their mean is the mean accepted block size.
-
-    Args:
-        num_accepted: of each pass, as in the reports.
-        num_tokens: of the output, ``</s>`` counted.
-    """
+    """Return the sizes of an output's blocks, ``</s>`` counted."""
     starts: list[int] = []
     committed = 0
     for accepted in num_accepted:

@@ -21,19 +21,12 @@ PAYS_WORDS = PAYS, PAYS_BELOW, PAYS_NOWHERE = "pays from", "pays from below", "p
 
 
 class Mark(NamedTuple):
-    """Where a trained pair stands.
+    """Where a trained pair stands."""
 
-    Attributes:
-        name: for the table and the picture.
-        decoder: the decoder's name.
-        block_size: its block size.
-        tokens: that a pass writes.
-    """
-
-    name: str
-    decoder: str
-    block_size: int
-    tokens: float
+    name: str  # for the table and the picture
+    decoder: str  # the decoder's name
+    block_size: int  # its block size
+    tokens: float  # that a pass writes
 
     @property
     def curve(self) -> tuple[str, int]:
@@ -42,19 +35,12 @@ class Mark(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of a curve.
+    """A point of a curve."""
 
-    Attributes:
-        tokens: that a pass writes.
-        speed_up: against greedy search in the same engine, the median of the rounds.
-        low: the lowest round's.
-        high: the highest round's.
-    """
-
-    tokens: float
-    speed_up: float
-    low: float
-    high: float
+    tokens: float  # that a pass writes
+    speed_up: float  # against greedy search in the same engine, the median of the rounds
+    low: float  # the lowest round's
+    high: float  # the highest round's
 
 
 def at(points: Sequence[Point], tokens: float) -> Point | None:

@@ -12,9 +12,7 @@ from .quality import by_sentences
 def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
     """Rank sentences by length and cut them into bins whose sizes differ by at most one.
 
-    Args:
-        lengths: of each sentence; equal lengths keep their order.
-        count: of bins, no more than sentences.
+    Equal lengths keep their order.
 
     Returns:
         The numbers of the sentences in each bin, from short to long.
@@ -25,13 +23,7 @@ def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
 
 
 def rouge_l(texts: Sequence[str], references: Sequence[str], bins: list[list[int]]) -> list[float]:
-    """Return the mean F1 of ROUGE-L, in %, of each bin, as ``SummaryQuality`` computes it.
-
-    Args:
-        texts: summaries, plain text.
-        references: one per summary.
-        bins: numbers of summaries.
-    """
+    """Return the mean F1 of ROUGE-L, in %, of each bin, as ``SummaryQuality`` computes it."""
     from . import rouge  # takes a second to load
 
     f1 = rouge.each(by_sentences(texts), by_sentences(references), rouge.WHOLE)["ROUGE-L"][2]
@@ -39,13 +31,7 @@ def rouge_l(texts: Sequence[str], references: Sequence[str], bins: list[list[int
 
 
 def bleu(texts: Sequence[str], references: Sequence[str], bins: list[list[int]]) -> list[float]:
-    """Return sacreBLEU's corpus BLEU of each bin.
-
-    Args:
-        texts: translations, plain text.
-        references: one per translation.
-        bins: numbers of sentences.
-    """
+    """Return sacreBLEU's corpus BLEU of each bin."""
     metric = BLEU(force=True)  # no warning about translations without detokenisation
     return [
         metric.corpus_score([texts[i] for i in one], [[references[i] for i in one]]).score

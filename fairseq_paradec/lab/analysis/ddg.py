@@ -33,19 +33,12 @@ DECODINGS = ("greedy", "pj", "pgj", "hgj")
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's prediction at one position in one pass.
+    """The model's prediction at one position in one pass."""
 
-    Attributes:
-        token: its choice.
-        log_prob: its natural log-probability, given the guesses of that pass.
-        runner_up: the second best token; None where only one was allowed.
-        runner_up_log_prob: of ``runner_up``.
-    """
-
-    token: str
-    log_prob: float
-    runner_up: str | None
-    runner_up_log_prob: float | None
+    token: str  # its choice
+    log_prob: float  # its natural log-probability, given the guesses of that pass
+    runner_up: str | None  # the second best token; None where only one was allowed
+    runner_up_log_prob: float | None  # of ``runner_up``
 
 
 @dataclass(frozen=True)
@@ -55,33 +48,22 @@ class DependencyGraph:
     Passes count from 1, positions from 0. A token is final from the first pass on from which every
     pass predicts the output's token at its position. Committed tokens stay final. A position
     outside a pass's window is not final, whatever an earlier pass predicted there.
-
-    Attributes:
-        name: of the sentence.
-        decoding: the method.
-        flags: the values of the method's own flags.
-        tokens: the n tokens of the output, ``</s>`` included.
-        num_passes: T, the number of decoder passes.
-        final_pass: n passes, from 1, in which the tokens became final.
-        log_probs: n natural log-probabilities, each from the token's ``final_pass``.
-        runner_up: n second best tokens of the same passes; None where only one was allowed.
-        runner_up_log_probs: of ``runner_up``.
-        predictions: T lists of n; None where an earlier pass had committed the position, or where
-            the pass did not predict it.
-        starts: T numbers of tokens that earlier passes had committed.
     """
 
-    name: str
-    decoding: str
-    flags: dict[str, Any]
-    tokens: list[str]
-    num_passes: int
-    final_pass: list[int]
-    log_probs: list[float]
+    name: str  # of the sentence
+    decoding: str  # the method
+    flags: dict[str, Any]  # the values of the method's own flags
+    tokens: list[str]  # the n tokens of the output, ``</s>`` included
+    num_passes: int  # T, the number of decoder passes
+    final_pass: list[int]  # n passes, from 1, in which the tokens became final
+    log_probs: list[float]  # n natural log-probabilities, each from the token's ``final_pass``
+    # n second best tokens of the same passes; None where only one was allowed
     runner_up: list[str | None]
-    runner_up_log_probs: list[float | None]
+    runner_up_log_probs: list[float | None]  # of ``runner_up``
+    # T lists of n; None where an earlier pass had committed the position, or where the pass did not
+    # predict it
     predictions: list[list[Prediction | None]]
-    starts: list[int]
+    starts: list[int]  # T numbers of tokens that earlier passes had committed
 
     @functools.cached_property
     def waves(self) -> list[list[int]]:
@@ -125,12 +107,7 @@ class DependencyGraph:
         )
 
     def is_right(self, number: int, position: int) -> bool:
-        """Return whether a pass has the output's token at a position, predicted or committed.
-
-        Args:
-            number: of the pass, from 1.
-            position: from 0.
-        """
+        """Return whether a pass (from 1) has the output's token at a position (from 0)."""
         prediction = self.predictions[number - 1][position]
         if prediction is None:
             return position < self.starts[number - 1]
@@ -171,10 +148,6 @@ def method(record: Record) -> str:
 
 def from_record(record: Record, name: str) -> DependencyGraph:
     """Make a graph of a sentence's record.
-
-    Args:
-        record: one line of a trace file.
-        name: of the sentence, for errors too.
 
     Raises:
         UsageError: the method is no Jacobi decoder or greedy search, or the record is malformed or
@@ -291,10 +264,6 @@ def as_text(graph: DependencyGraph, source: Sequence[str] | None = None) -> str:
     """Return a graph for a terminal: a line per pass with the tokens that became final in it.
 
     Each token has its position and its probability in that pass; an empty pass has a ``-``.
-
-    Args:
-        graph: of one sentence.
-        source: the source's tokens, to be shown as well.
     """
     last = str(graph.num_passes)
     lines = [heading(graph)]

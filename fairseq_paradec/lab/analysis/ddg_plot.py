@@ -48,29 +48,16 @@ FONT = 9.0
 
 @dataclass(frozen=True)
 class _Place:
-    """The place of a token of the graph, in inches.
+    """The place of a token of the graph, in inches."""
 
-    Attributes:
-        line: of the graph, from 0.
-        x: its left edge.
-        y: its middle, from the top of the line.
-        width: of its box.
-    """
-
-    line: int
-    x: float
-    y: float
-    width: float
+    line: int  # of the graph, from 0
+    x: float  # its left edge
+    y: float  # its middle, from the top of the line
+    width: float  # of its box
 
 
 def draw(graph: DependencyGraph, path: Path, source: Sequence[str] | None = None) -> None:
-    """Write the picture of a graph.
-
-    Args:
-        graph: of one sentence.
-        path: a PNG or SVG file.
-        source: the source's tokens, to be shown as well.
-    """
+    """Write the picture of a graph."""
     with fonts.drawing(texts(graph, source)):
         _draw(graph, path, source)
 
@@ -106,10 +93,7 @@ def _draw(graph: DependencyGraph, path: Path, source: Sequence[str] | None) -> N
 
 def _cell(graph: DependencyGraph) -> tuple[float, float]:
     """Return width and height of a cell of the matrix; longer outputs have smaller cells."""
-    return (
-        min(CELL[0], MATRIX[0] / len(graph.tokens)),
-        min(CELL[1], MATRIX[1] / graph.num_passes),
-    )
+    return (min(CELL[0], MATRIX[0] / len(graph.tokens)), min(CELL[1], MATRIX[1] / graph.num_passes))
 
 
 # ---- the graph ---------------------------------------------------------------------------------

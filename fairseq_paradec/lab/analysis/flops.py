@@ -1,9 +1,9 @@
-"""The floating-point operations of decoding, from shapes and real lengths.
+"""The floating-point operations of a model's passes, from its shape and real lengths.
 
 Counted are the multiply-adds of matrix products, two operations each: linear maps and the two
 products of attention, as torch.utils.flop_counter counts them. Not counted: embeddings, norms,
 softmax, activations and biases. Sentences are counted one by one, without the padding of batches.
-``training_flops.py`` counts training.
+``decoding_flops.py`` counts the decoding of sentences, ``training_flops.py`` training.
 
 Sources: santilli2023, Tables 3 and 5, appendix C (its script assumes 512 tokens per sentence; here
 lengths are real).
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UsageError
@@ -41,38 +41,23 @@ def attention(tokens: float, keys: float, width: int) -> float:
 
 @dataclass(frozen=True)
 class Stack:
-    """Equal layers, of an encoder or a decoder.
+    """Equal layers, of an encoder or a decoder."""
 
-    Attributes:
-        layers: number of layers.
-        dim: dimension of the states, and of all attention heads together.
-        inner: dimension of the feed-forward layers.
-    """
-
-    layers: int
-    dim: int
-    inner: int
+    layers: int  # number of layers
+    dim: int  # dimension of the states, and of all attention heads together
+    inner: int  # dimension of the feed-forward layers
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Heads of blockwise decoding, on states of a decoder.
+    """Heads of blockwise decoding, on states of a decoder."""
 
-    Attributes:
-        learned: number of heads with a layer; head 0 may be the identity.
-        dim: dimension of the states.
-        hidden: hidden units of all heads together.
-        dense: whether each head reads the hidden units of all heads, or only its own.
-        first: whether head 0 is learned.
-        seen: dimension of the embedding that heads after head 0 read beside the state, or 0.
-    """
-
-    learned: int
-    dim: int
-    hidden: int
-    dense: bool
-    first: bool
-    seen: int = 0
+    learned: int  # number of heads with a layer; head 0 may be the identity
+    dim: int  # dimension of the states
+    hidden: int  # hidden units of all heads together
+    dense: bool  # whether each head reads the hidden units of all heads, or only its own
+    first: bool  # whether head 0 is learned
+    seen: int = 0  # dimension of the embedding that heads after head 0 read beside the state, or 0
 
     def inner(self, tokens: float, asked: int, sees: bool = True) -> float:
         """Return the operations of the layer's first product.
@@ -100,45 +85,27 @@ class Heads:
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a model that determine its number of operations.
+    """The sizes of a model that determine its number of operations."""
 
-    Attributes:
-        encoder: its layers.
-        decoder: its layers.
-        embedding: dimension of the target's embeddings.
-        output: dimension of the states that are projected to the vocabulary.
-        vocabulary: number of target tokens.
-        soft_copy: whether a block_nat model mixes the source's embeddings into its masks.
-        caches_prefix: whether a block_nat model caches its prefix.
-        block: the least number of masks that a block_nat model fills.
-        shares_encoder: whether a drafter has the verifier's encoder.
-        tokens_per_step: z, the number of tokens that a model writes at once.
-        heads: for blockwise decoding, or None.
-    """
-
-    encoder: Stack
-    decoder: Stack
-    embedding: int
-    output: int
-    vocabulary: int
+    encoder: Stack  # its layers
+    decoder: Stack  # its layers
+    embedding: int  # dimension of the target's embeddings
+    output: int  # dimension of the states that are projected to the vocabulary
+    vocabulary: int  # number of target tokens
+    # whether a block_nat model mixes the source's embeddings into its masks
     soft_copy: bool = False
-    caches_prefix: bool = False
-    block: int = 0
-    shares_encoder: bool = False
-    tokens_per_step: int = 1
-    heads: Heads | None = None
+    caches_prefix: bool = False  # whether a block_nat model caches its prefix
+    block: int = 0  # the least number of masks that a block_nat model fills
+    shares_encoder: bool = False  # whether a drafter has the verifier's encoder
+    tokens_per_step: int = 1  # z, the number of tokens that a model writes at once
+    heads: Heads | None = None  # for blockwise decoding, or None
 
 
 _LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d+)\.fc1\.weight")
 
 
 def read_heads(sizes: Mapping[str, Sequence[int]], block_size: int) -> Heads | None:
-    """Return the shape of heads from the sizes of a model's weights; None if it has none.
-
-    Args:
-        sizes: by name, as in a checkpoint of the model or of heads alone.
-        block_size: k, with head 0.
-    """
+    """Return the shape of heads from the sizes of a model's weights; None if it has none."""
     outer = sizes.get("decoder.heads.outer")
     if outer is None:
         return None
@@ -226,229 +193,3 @@ def decoder_pass(
         "feed-forward": layers * 2 * product(tokens, dim, stack.inner),
         "projection": resized[1] + product(projected, shape.output, words),
     }
-
-
-# ---- decoding a sentence ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Count:
-    """Operations of decoding, by part.
-
-    Attributes:
-        encoder: the encoder, and the decoder's keys and values of the source.
-        decoder: the verifier's layers.
-        projection: the verifier's projection to the vocabulary.
-        drafter: all of a drafter or heads, including their encoder and projections.
-    """
-
-    encoder: float = 0
-    decoder: float = 0
-    projection: float = 0
-    drafter: float = 0
-
-    def __add__(self, other: Count) -> Count:
-        """Add part by part."""
-        return Count(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Count)))
-
-    @property
-    def total(self) -> float:
-        """All parts."""
-        return self.encoder + self.decoder + self.projection + self.drafter
-
-
-def _read(shape: Shape, source: int) -> Count:
-    """Count the encoder of a sentence."""
-    return Count(encoder=encoder(shape, source) + source_keys(shape, source))
-
-
-def _pass(shape: Shape, tokens: int, cached: int, source: int, hypotheses: int = 1) -> Count:
-    """Count a pass of the verifier, which projects all of its tokens.
-
-    Args:
-        shape: its shape.
-        tokens: of a hypothesis, in the pass.
-        cached: cached tokens of a hypothesis.
-        source: S.
-        hypotheses: number of hypotheses.
-    """
-    whole = tokens * hypotheses
-    pieces = decoder_pass(shape, whole, cached + tokens, source, whole)
-    projection = pieces.pop("projection")
-    heads = shape.heads
-    first = 0.0
-    if heads and heads.first:
-        first = heads.inner(whole, 1, sees=False) + heads.outer(whole, 1)
-    return Count(decoder=sum(pieces.values()) + first, projection=projection)
-
-
-def greedy(shape: Shape, source: int, tokens: int) -> Count:
-    """Count greedy search: a token a pass.
-
-    Args:
-        shape: of the model.
-        source: S.
-        tokens: of the output, ``</s>`` counted.
-    """
-    return sum((_pass(shape, 1, t, source) for t in range(tokens)), _read(shape, source))
-
-
-EOS = "</s>"
-
-
-def verifying(
-    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
-) -> Count:
-    """Count the verifier's passes for a sentence, without drafting.
-
-    A pass is assumed to fill its block after a drafted ``</s>``: a record does not tell whether the
-    length limit left less room.
-
-    Args:
-        record: of a trace.
-        shape: the verifier's.
-        drafter: the drafter or heads, if any.
-        beam: number of hypotheses.
-    """
-    source = len(record["source"])
-    passes = (_pass(shape, _scored(e), e["start"], source) for e in record["trace"])
-    return sum(passes, _read(shape, source))
-
-
-def _scored(entry: Mapping[str, Any]) -> int:
-    """Return the number of tokens of the verifier's pass."""
-    nodes = entry.get("num_nodes")
-    return len(entry["verifier"]) if nodes is None else 1 + nodes
-
-
-def drafting(
-    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
-) -> Count:
-    """Count the passes of verifier and block_nat drafter; see ``verifying``."""
-    assert isinstance(drafter, Shape)
-    draft = _drafting(record, drafter, len(record["source"]))
-    return verifying(record, shape) + Count(drafter=draft)
-
-
-def assisting(
-    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
-) -> Count:
-    """Count the passes of verifier and autoregressive drafter; see ``verifying``."""
-    assert isinstance(drafter, Shape)
-    draft = _assisting(record, drafter, len(record["source"]))
-    return verifying(record, shape) + Count(drafter=draft)
-
-
-def looking_ahead(
-    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
-) -> Count:
-    """Count passes and heads, which are the model's own by default; see ``verifying``."""
-    heads = shape.heads if drafter is None else drafter
-    assert isinstance(heads, Heads)
-    return verifying(record, shape) + Count(drafter=_looking_ahead(record, shape, heads))
-
-
-def filling(
-    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
-) -> Count:
-    """Count the passes of a block_nat model without a verifier; see ``verifying``."""
-    source, size = len(record["source"]), record["flags"]["block_size"]
-    found = _read(shape, source)
-    for start, cached in _prefixes(shape, record["trace"]):
-        pieces = _fill(shape, start, cached, size, source, size, None)
-        projection = pieces.pop("projection")
-        found += Count(decoder=sum(pieces.values()), projection=projection)
-    return found
-
-
-def searching(
-    record: Mapping[str, Any], shape: Shape, drafter: Shape | Heads | None = None, beam: int = 1
-) -> Count:
-    """Count a beam search by steps of z tokens, as this package does it; see ``verifying``.
-
-    The first pass has one hypothesis, the others as many as the beam.
-    """
-    source, z = len(record["source"]), shape.tokens_per_step
-    widths = (beam if t else 1 for t in range(len(record["trace"])))
-    steps = (_pass(shape, z, z * t, source, width) for t, width in enumerate(widths))
-    return sum(steps, _read(shape, source))
-
-
-def _prefixes(drafter: Shape, trace: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Return for each pass of a block_nat model the number of prefix tokens, and of cached ones."""
-    starts = [entry["start"] for entry in trace]
-    before = [0, *starts[:-1]] if drafter.caches_prefix else [0] * len(starts)
-    return list(zip(starts, before, strict=True))
-
-
-def _fill(
-    drafter: Shape,
-    start: int,
-    cached: int,
-    size: int,
-    source: int,
-    projected: int,
-    words: int | None,
-) -> dict[str, float]:
-    """Count a pass of a block_nat model: the prefix's new tokens and the masks, by piece."""
-    masks = max(size, drafter.block)
-    return decoder_pass(drafter, start - cached + masks, start + masks, source, projected, words)
-
-
-def _drafting(record: Mapping[str, Any], drafter: Shape, source: int) -> float:
-    """Return the operations of a block_nat drafter for a sentence."""
-    own = 0 if drafter.shares_encoder else encoder(drafter, source)
-    found = own + source_keys(drafter, source)
-    flags = record["flags"]
-    size, words = flags["block_size"], flags.get("drafter_shortlist")
-    # Without drafts, at the length limit, the drafter did not run.
-    ran = [one for one in zip(record["trace"], _proposed(record, size)) if one[0]["draft"]]
-    places = _prefixes(drafter, [entry for entry, _ in ran])
-    for (start, cached), (_, projected) in zip(places, ran):
-        found += sum(_fill(drafter, start, cached, size, source, projected, words).values())
-    return found
-
-
-def _assisting(record: Mapping[str, Any], drafter: Shape, source: int) -> float:
-    """Return the operations of an autoregressive drafter for a sentence.
-
-    Its first pass reads what was committed and is not cached; each other pass reads a draft.
-    """
-    own = 0 if drafter.shares_encoder else encoder(drafter, source)
-    found = own + source_keys(drafter, source)
-    words = record["flags"].get("drafter_shortlist")
-    cached = 0
-    for entry in record["trace"]:
-        start, drafted = entry["start"], len(entry["draft"])
-        for i in range(drafted):
-            tokens = start + 1 - cached if i == 0 else 1
-            found += sum(decoder_pass(drafter, tokens, start + 1 + i, source, 1, words).values())
-            cached = start + 1 + i
-        cached = min(cached, start + 1 + entry["num_accepted"])
-    return found
-
-
-def _looking_ahead(record: Mapping[str, Any], shape: Shape, heads: Heads) -> float:
-    """Return the operations of heads for a sentence: they read one state a pass."""
-    flags = record["flags"]
-    words = flags.get("drafter_shortlist") or shape.vocabulary
-    found = 0.0
-    for entry, asked in zip(record["trace"], _proposed(record, flags["block_size"] - 1)):
-        if entry["draft"]:
-            found += heads.inner(1, asked) + heads.outer(1, asked)
-            found += product(asked, shape.output, words)
-    return found
-
-
-def _proposed(record: Mapping[str, Any], most: int) -> list[int]:
-    """Return for each pass the number of drafted tokens before ``</s>`` or a tree cut the draft."""
-    size, adaptive = record["flags"]["block_size"], record["flags"].get("adaptive_block")
-    block, found = size, []
-    for entry in record["trace"]:
-        draft = entry["draft"]
-        whole = min(most, block)
-        cut = "num_nodes" in entry or (draft and draft[-1] == EOS)
-        found.append(whole if cut else len(draft))
-        if adaptive and draft:
-            block = min(size, entry["num_accepted"] + 2)
-    return found

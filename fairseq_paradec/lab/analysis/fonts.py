@@ -31,23 +31,15 @@ NAMED = 8
 
 @dataclass(frozen=True)
 class Fonts:
-    """The fonts of some texts.
+    """The fonts of some texts."""
 
-    Attributes:
-        families: names of font families, in order of preference.
-        missing: characters that no font of the machine has, in the order of their code points.
-    """
-
-    families: list[str]
+    families: list[str]  # names of font families, in order of preference
+    # characters that no font of the machine has, in the order of their code points
     missing: list[str]
 
 
 def choose(texts: Iterable[str]) -> Fonts:
-    """Find fonts for texts: the usual one, and as few others as possible for what it lacks.
-
-    Args:
-        texts: the texts to draw; controls are spelled out.
-    """
+    """Find fonts for texts: the usual one, and as few others as possible for what it lacks."""
     lacking = {c for text in texts for c in printable(text) if not _is_unseen(c)}
     families = [USUAL]
     lacking -= _characters(font_manager.findfont(USUAL))
@@ -64,11 +56,7 @@ def choose(texts: Iterable[str]) -> Fonts:
 
 
 def warning(missing: list[str]) -> str:
-    """Return a line that names characters drawn as boxes, and packages with fonts.
-
-    Args:
-        missing: characters from ``choose``; at least one.
-    """
+    """Return a line that names characters drawn as boxes, and packages with fonts."""
     named = ", ".join(_named(character) for character in missing[:NAMED])
     more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
     return (
@@ -79,17 +67,13 @@ def warning(missing: list[str]) -> str:
 
 @contextlib.contextmanager
 def drawing(texts: Iterable[str]) -> Iterator[None]:
-    """Make matplotlib draw texts literally, with the right fonts, and reproducibly.
+    """Make matplotlib draw texts literally, and with the right fonts.
 
     Characters without a font become boxes; the command warns of them (``warning``).
-
-    Args:
-        texts: all texts that are drawn.
     """
     settings = {
         "font.family": choose(texts).families,
         "text.parse_math": False,  # a $ in a token is a $
-        "svg.hashsalt": "fairseq_paradec",
     }
     with warnings.catch_warnings(), matplotlib.rc_context(settings):
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

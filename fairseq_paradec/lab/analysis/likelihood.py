@@ -43,11 +43,6 @@ def pmi(model: float, autoregressive: float) -> float:
 def check_same_targets(first: Scores, second: Scores, names: tuple[str, str]) -> None:
     """Refuse scores that are not of the same tokens.
 
-    Args:
-        first: scores.
-        second: others.
-        names: of their files.
-
     Raises:
         UsageError: a sentence is missing in one, or its numbers of tokens differ.
     """
@@ -61,11 +56,7 @@ def check_same_targets(first: Scores, second: Scores, names: tuple[str, str]) ->
 
 
 def check_same_sentences(first: Scores, second: Scores, names: tuple[str, str]) -> None:
-    """Refuse scores that are not of the same sentences.
-
-    Raises:
-        UsageError: a sentence is missing in one.
-    """
+    """Refuse scores that are not of the same sentences."""
     odd = sorted(first.keys() ^ second.keys())
     if odd:
         raise UsageError(
@@ -79,10 +70,6 @@ def prefers_right(right: Scores, wrong: Scores) -> dict[int, bool]:
 
     Probabilities are those of whole targets, without length normalisation; at a tie neither is
     preferred.
-
-    Args:
-        right: scores of right targets.
-        wrong: scores of the wrong ones, by the same numbers.
     """
     return {i: sum(right[i]) > sum(wrong[i]) for i in sorted(right)}
 
@@ -91,11 +78,6 @@ def accuracy_by_distance(
     preferred: Mapping[int, bool], distances: Mapping[int, int], longest: int = 15
 ) -> dict[str, tuple[int, float]]:
     """Group contrastive pairs as zhang2020, Figure 5.
-
-    Args:
-        preferred: of each pair, whether the model prefers the right target.
-        distances: of each pair, in tokens.
-        longest: larger distances make one group.
 
     Returns:
         The number of pairs and the share preferred, by distance (``all``, ``1``, ..., ``>15``).

@@ -7,21 +7,22 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def cell(value: Any) -> str:
-    """Return a value as text for a Markdown table; None means ``not run``."""
+def shown(value: object) -> str:
+    """Return a cell's value as text; None means ``not run``."""
     if value is None:
         return "not run"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return " ".join(str(value).split()).replace("|", "\\|")
+    return str(value)
+
+
+def cell(value: object) -> str:
+    """Return a cell's value as text for a Markdown table."""
+    return " ".join(shown(value).split()).replace("|", "\\|")
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows; columns of numbers are aligned to the right.
-
-    Args:
-        rows: all with the same keys.
-    """
+    """Format rows; columns of numbers are aligned to the right."""
     columns = list(rows[0])
     cells = [[cell(row[column]) for column in columns] for row in rows]
     numeric = [
@@ -36,11 +37,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(found: Sequence[dict[str, Any]]) -> str:
-    """Join tables to Markdown.
-
-    Args:
-        found: each with ``title``, ``notes`` and ``rows``.
-    """
+    """Join tables to Markdown."""
     parts = []
     for one in found:
         parts += [

@@ -26,17 +26,12 @@ def ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class OverTranslation:
-    """Over-translation of a corpus.
+    """Over-translation of a corpus."""
 
-    Attributes:
-        rates: for n = 1..4, the share of surplus n-grams among the translations' n-grams.
-        length_penalty: 1, or above 1 if the translations are longer than the references.
-        repeated: share of tokens in an n-gram (n = 1..4) that directly repeats.
-    """
-
+    # for n = 1..4, the share of surplus n-grams among the translations' n-grams
     rates: tuple[float, ...]
-    length_penalty: float
-    repeated: float
+    length_penalty: float  # 1, or above 1 if the translations are longer than the references
+    repeated: float  # share of tokens in an n-gram (n = 1..4) that directly repeats
 
     def otem(self, orders: int = 2) -> float:
         """Return the metric, 0 or more; lower is better.
@@ -58,10 +53,6 @@ def over_translation(translations: Sentences, references: Sentences) -> OverTran
     over all n-grams of the translations; OTEM = LP · (rate(1) · ... · rate(N))^(1/N). LP is
     exp(1 - R/T) if the T tokens of the translations exceed the R of the references, else 1. The
     authors' script metric.py (DeepLearnXMU/Otem-Utem) computes this with N = 2.
-
-    Args:
-        translations: tokens of each.
-        references: tokens of each.
     """
     surplus, total = [0] * ORDERS, [0] * ORDERS
     for ours, theirs in zip(translations, references, strict=True):
@@ -92,17 +83,11 @@ def repeated_tokens(tokens: Sequence[str], longest: int = ORDERS) -> int:
 
 @dataclass(frozen=True)
 class Repetition:
-    """Counts of directly repeated tokens.
+    """Counts of directly repeated tokens."""
 
-    Attributes:
-        tokens: number of tokens.
-        repeated: number of tokens equal to the one before them in their sentence.
-        sentences: number of sentences with such a token.
-    """
-
-    tokens: int
-    repeated: int
-    sentences: int
+    tokens: int  # number of tokens
+    repeated: int  # number of tokens equal to the one before them in their sentence
+    sentences: int  # number of sentences with such a token
 
     @property
     def rate(self) -> float:
@@ -114,9 +99,6 @@ def repetition(translations: Sentences) -> Repetition:
     """Measure the token repetition ratio (xia2022, appendix B, Table 9).
 
     The paper does not define it; here it is the share of tokens equal to the one before.
-
-    Args:
-        translations: tokens of each.
     """
     counts = [repeated_tokens(tokens, longest=1) for tokens in translations]
     return Repetition(sum(map(len, translations)), sum(counts), sum(map(bool, counts)))

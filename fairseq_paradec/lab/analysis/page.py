@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...output import printable
+from .markdown import shown
 
 #: Start of every page. Files with another start are never overwritten.
 MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec."
@@ -30,11 +31,7 @@ TAIL = "</main>\n</body>\n</html>\n"
 
 
 def resource(name: str) -> str:
-    """Return a style or a script from this module's folder.
-
-    Args:
-        name: of the file, ``.css`` or ``.js``.
-    """
+    """Return a style or a script from this module's folder."""
     return Path(__file__).with_name(name).read_text("utf-8")
 
 
@@ -83,12 +80,7 @@ def _hash(code: str) -> str:
 
 
 def data(name: str, value: Any) -> str:
-    """Return a hidden block of data, which scripts find by its class.
-
-    Args:
-        name: the class.
-        value: JSON data with finite numbers.
-    """
+    """Return a hidden block of data, which scripts find by its class."""
     code = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # Only these can end a script element or begin a comment in it.
     code = code.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -96,12 +88,7 @@ def data(name: str, value: Any) -> str:
 
 
 def picture(svg: bytes, description: str) -> str:
-    """Return a picture as a part of a page.
-
-    Args:
-        svg: the picture's file.
-        description: for screen readers.
-    """
+    """Return a picture as a part of a page."""
     code = base64.b64encode(svg).decode("ascii")
     return f'<img src="data:image/svg+xml;base64,{code}" alt="{text(description)}">\n'
 
@@ -111,14 +98,9 @@ BLANK = ("", "-", "not run", "unknown")
 
 
 def table(rows: Sequence[dict[str, Any]], name: str = "table") -> str:
-    """Return a table as a part of a page; columns of numbers are aligned to the right.
-
-    Args:
-        rows: one dict per row, all with the same keys, which are the columns.
-        name: of the table, for screen readers.
-    """
+    """Return a table as a part of a page; columns of numbers are aligned to the right."""
     heads = list(rows[0])
-    lines = [[_shown(row[head]) for head in heads] for row in rows]
+    lines = [[shown(row[head]) for head in heads] for row in rows]
     kinds = [_kind(column) for column in zip(*lines)]
     top = "".join(f'<th scope="col"{kind}>{text(head)}</th>' for head, kind in zip(heads, kinds))
     return (
@@ -127,15 +109,6 @@ def table(rows: Sequence[dict[str, Any]], name: str = "table") -> str:
         + "".join(_line(line, kinds) for line in lines)
         + "</tbody>\n</table>\n</div>\n"
     )
-
-
-def _shown(value: object) -> str:
-    """Return the text of a cell; None means ``not run``."""
-    if value is None:
-        return "not run"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
 
 
 def _kind(column: Sequence[str]) -> str:

@@ -88,10 +88,6 @@ def figure(one: Row, documents: Documents) -> float:
 def checked(row: Row, documents: Documents) -> dict[str, float]:
     """Return a row's figures, its claims checked.
 
-    Args:
-        row: of papers.toml.
-        documents: all results, by name.
-
     Raises:
         UsageError: a claim does not hold, a verdict stands on none, or names what is not there.
     """
@@ -113,11 +109,7 @@ def checked(row: Row, documents: Documents) -> dict[str, float]:
 
 
 def overview(rows: Sequence[Row]) -> list[str]:
-    """Return what ``paradec papers`` prints: a line for each row, and the number of each verdict.
-
-    Args:
-        rows: of papers.toml.
-    """
+    """Return what ``paradec papers`` prints: each row, and the number of each verdict."""
     lines = [f"{row['id']:11}  {VERDICTS[row['verdict']]:18}  {row['asks']}" for row in rows]
     return [*lines, "", "; ".join(f"{text}: {number}" for text, number in counts(rows).items())]
 

@@ -31,15 +31,10 @@ MIB = 2**20
 
 
 class Floor(NamedTuple):
-    """The lower bounds of a pass's time, in seconds.
+    """The lower bounds of a pass's time, in seconds."""
 
-    Attributes:
-        reading: for weights, keys and values.
-        computing: for products and attention; None where no peak was measured.
-    """
-
-    reading: float
-    computing: float | None
+    reading: float  # for weights, keys and values
+    computing: float | None  # for products and attention; None where no peak was measured
 
     @property
     def seconds(self) -> float:
@@ -70,13 +65,7 @@ def dtype_of(engine: str) -> str:
 
 
 def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
-    """Return the floor of some pieces of a pass.
-
-    Args:
-        document: with ``bandwidth`` and ``peak``.
-        engine: of the pass.
-        pieces: with ``bytes``, ``cache_bytes``, ``flops`` and ``dtype``.
-    """
+    """Return the floor of some pieces of a pass."""
     (memory,) = (one for one in document["bandwidth"] if one["name"] == dtype_of(engine))
     bandwidth = memory["bytes"] / middle(memory["seconds"])
     peaks: dict[str, float] = {}
@@ -91,10 +80,9 @@ def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
 
 
 def tables(document: Row) -> list[Row]:
-    """Return the tables, each with ``title``, ``notes`` and ``rows``.
+    """Return the tables of passes, each with ``title``, ``notes`` and ``rows``.
 
-    Args:
-        document: what ``paradec passes`` wrote; its own ``tables`` are not read.
+    They are made of the raw samples; the document's own ``tables`` are not read.
     """
     engines = document["setting"]["engines"]
     found = [_machine_table(document), _pass_table(document), _search_table(document)]
@@ -123,7 +111,7 @@ def _machine_table(document: Row) -> Row:
     notes = [
         "Reading: an fp32 tensor is summed, again and again. The second size and those after it "
         "are what a decoder's pass reads of weights: they may lie in a cache, and then a repeated "
-        "pass has that bandwidth.",
+        "pass has that bandwidth."
     ]
     return {"title": "The machine", "notes": notes, "rows": rows}
 
@@ -262,7 +250,7 @@ def _search_table(document: Row) -> Row:
     notes = [
         f"Whole searches, forced to {tokens} tokens and </s>; without the encoder, divided by "
         "passes, which is one a token. Loop: the time outside encoder and passes. Floor: that of a "
-        "decoder's pass of 1 token in the dtype; a beam of 5 reads as much, and computes more.",
+        "decoder's pass of 1 token in the dtype; a beam of 5 reads as much, and computes more."
     ]
     if any(one["name"] == LOOPED for one in document["searches"]):
         notes.append(f"{LOOPED}: in the loop of the drafting methods; native greedy has none.")
@@ -320,11 +308,6 @@ def _between(document: Row, part: str, engine: str, chunk: int) -> tuple[float |
 
 def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | None:
     """Estimate the seconds that a sentence takes, and their floor.
-
-    Args:
-        document: with the passes of this machine.
-        engine: runs the passes.
-        system: of ``acceptance``: passes per sentence, chunk of a pass, masks or steps.
 
     Returns:
         None where a pass was not measured.

@@ -30,19 +30,10 @@ Floats = npt.NDArray[np.float64]
 
 
 class Quality(ABC):
-    """Scores the outputs for one test set and compares them.
+    """Scores the outputs for one test set and compares them."""
 
-    Args:
-        references: one text per output.
-        resamples: number of resamples of the test set, for the intervals.
-
-    Attributes:
-        metrics: their names, in the order of tables.
-        compared: a note on the texts compared.
-    """
-
-    metrics: tuple[str, ...]
-    compared: str
+    metrics: tuple[str, ...]  # their names, in the order of tables
+    compared: str  # a note on the texts compared
 
     def __init__(self, references: Sequence[str], resamples: int = RESAMPLES) -> None:
         self.references = list(references)
@@ -50,21 +41,13 @@ class Quality(ABC):
         self._known: dict[tuple[str, ...], dict[str, tuple[float, Floats]]] = {}
 
     def scores(self, texts: Sequence[str]) -> dict[str, float]:
-        """Return the scores of a system, by metric.
-
-        Args:
-            texts: one per reference.
-        """
+        """Return the scores of a system, by metric."""
         return {name: score for name, (score, _) in self._measured(texts).items()}
 
     def differences(
         self, texts: Sequence[str], baseline: Sequence[str]
     ) -> dict[str, tuple[float, float, float]]:
         """Compare a system with a baseline by paired bootstrap.
-
-        Args:
-            texts: the system's, one per reference.
-            baseline: the baseline's.
 
         Returns:
             The difference of the scores and the ends of its 95% interval, by metric.
@@ -161,11 +144,6 @@ class ImageQuality(Quality):
     The PSNR of an image without error is infinite; it counts as one with one intensity off by one,
     the best finite value.
 
-    Args:
-        references: the intensities of each image, as text.
-        size: of all images.
-        resamples: as in ``Quality``.
-
     Raises:
         UsageError: a reference is no image of that size. ``scores`` raises it for outputs.
     """
@@ -187,9 +165,6 @@ class ImageQuality(Quality):
 
     def each(self, texts: Sequence[str]) -> Floats:
         """Return the PSNR of each image.
-
-        Args:
-            texts: the intensities of each output, one per reference.
 
         Raises:
             UsageError: an output is no image of the size.
@@ -229,10 +204,6 @@ def intensity(word: str) -> int:
 
 def resampled(size: int, resamples: int = RESAMPLES) -> npt.NDArray[np.int64]:
     """Draw resamples of a test set with replacement, with a fixed seed.
-
-    Args:
-        size: of the test set.
-        resamples: number of resamples.
 
     Returns:
         The count of each output in each resample: ``resamples`` × ``size``.

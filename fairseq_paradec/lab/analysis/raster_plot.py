@@ -21,8 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from ...errors import UsageError, needs, option_error
 from ...images import PEAK, Pixels, Size, image
 from ...output import printable
-from . import fonts
-from .sheet import DPI
+from . import figures, fonts
 from .trace_view import EOS, Sentence
 
 #: Inches: side of a panel, space around it, height of a row's title.
@@ -43,10 +42,6 @@ def maps(
     sentence: Sentence, size: Size
 ) -> tuple[Pixels, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return an output as an image, with maps of its steps.
-
-    Args:
-        sentence: an output of intensities and ``</s>``.
-        size: of the image.
 
     Returns:
         The image; for each intensity, the step that wrote it and the number of tokens of that step
@@ -80,12 +75,6 @@ def maps(
 def draw(sentences: Sequence[Sentence], size: Size, path: Path, files: Sequence[str]) -> None:
     """Write the picture of one image.
 
-    Args:
-        sentences: as each method decoded it; at least one.
-        size: of the image.
-        path: a PNG or SVG file.
-        files: names of their files, one per method.
-
     Raises:
         UsageError: an output is no image of that size.
     """
@@ -108,8 +97,7 @@ def draw(sentences: Sequence[Sentence], size: Size, path: Path, files: Sequence[
                 scale = {"vmin": 1, "vmax": top, "cmap": colours, "aspect": size.channels}
                 shown = _show(at, name, values, **scale)
                 row.colorbar(shown, ax=at, shrink=0.8, ticks=MaxNLocator(integer=True))
-        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=DPI, metadata=metadata)
+        figures.save(figure, path)
 
 
 def texts(sentences: Sequence[Sentence], files: Sequence[str]) -> list[str]:

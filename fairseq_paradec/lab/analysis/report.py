@@ -36,31 +36,19 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Document:
-    """A file of JSON.
+    """A file of JSON."""
 
-    Attributes:
-        name: of the file.
-        kind: ``benchmark``, ``table`` or ``passes``.
-        content: the JSON, checked.
-        tables: of its numbers, each with ``title``, ``notes`` and ``rows``.
-    """
-
-    name: str
-    kind: str
-    content: dict[str, Any]
-    tables: Sequence[dict[str, Any]]
+    name: str  # of the file
+    kind: str  # ``benchmark``, ``table`` or ``passes``
+    content: dict[str, Any]  # the JSON, checked
+    tables: Sequence[dict[str, Any]]  # of its numbers, each with ``title``, ``notes`` and ``rows``
 
 
 # ---- the page ----------------------------------------------------------------------------------
 
 
 def head(title: str, has_viewer: bool) -> str:
-    """Return the page's beginning.
-
-    Args:
-        title: of the page.
-        has_viewer: whether the page shows traces.
-    """
+    """Return the page's beginning."""
     names = ["report", *(["viewer"] if has_viewer else [])]
     # The report's own style comes last.
     styles = [page.resource(f"{name}.css") for name in reversed(names)]
@@ -68,11 +56,7 @@ def head(title: str, has_viewer: bool) -> str:
 
 
 def anchors(names: Iterable[str]) -> dict[str, str]:
-    """Return an ``id`` for each file's part of the page, by the file's name.
-
-    Args:
-        names: all of them, all different.
-    """
+    """Return an ``id`` for each file's part of the page, by the file's name."""
     found: dict[str, str] = {}
     for name in names:
         stem = re.sub(r"[^a-z0-9]+", "-", name.rsplit(".", 1)[0].lower()).strip("-")
@@ -90,14 +74,7 @@ def overview(
     skipped: Mapping[str, str],
     ids: Mapping[str, str],
 ) -> str:
-    """Return the page's overview: counts, warnings, contents, machines and versions.
-
-    Args:
-        documents: all of the folder.
-        tallies: all of the folder.
-        skipped: reasons by file.
-        ids: of ``anchors``.
-    """
+    """Return the page's overview: counts, warnings, contents, machines and versions."""
     dates = [d.content["date"] for d in documents]
     newest = f" The newest result is of {max(dates)}." if dates else ""
     files: list[Document | Tally] = [*documents, *tallies]
@@ -176,10 +153,6 @@ def warnings(
 ) -> list[tuple[str, list[str]]]:
     """Return warnings of incomparable documents and broken promises.
 
-    Args:
-        documents: all of the page.
-        tallies: all of the page.
-
     Returns:
         Warnings, each with its files.
     """
@@ -243,11 +216,7 @@ def _parted(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def machines(documents: Sequence[Document]) -> list[Row]:
-    """Return one row per machine and set of versions, with its files.
-
-    Args:
-        documents: all of the page.
-    """
+    """Return one row per machine and set of versions, with its files."""
     parts = ("processor", "cores", "accelerator", "threads")
     packages = dict.fromkeys(name for d in documents for name in d.content["versions"])
     where: dict[tuple[Any, ...], list[str]] = {}
@@ -264,13 +233,7 @@ def machines(documents: Sequence[Document]) -> list[Row]:
 
 
 def document_section(one: Document, anchor: str, pictures: Sequence[tuple[bytes, str]]) -> str:
-    """Return a document's part of the page.
-
-    Args:
-        one: the document.
-        anchor: its ``id``.
-        pictures: SVG files and their descriptions.
-    """
+    """Return a document's part of the page."""
     content = one.content
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
     about = "; ".join([one.name, content["date"], _machine(one), versions])
@@ -339,12 +302,7 @@ def _table(table: Mapping[str, Any], name: str) -> str:
 
 
 def svg(draw: Callable[[BinaryIO], object], texts: Iterable[str]) -> bytes:
-    """Return a picture as SVG.
-
-    Args:
-        draw: writes the picture into an open file.
-        texts: names from the files that it draws, in any script.
-    """
+    """Return a picture as SVG."""
     from . import fonts  # matplotlib takes a second to load
 
     file = io.BytesIO()
@@ -357,12 +315,7 @@ def svg(draw: Callable[[BinaryIO], object], texts: Iterable[str]) -> bytes:
 
 
 def totals_section(tallies: Sequence[Tally], pictures: Sequence[tuple[bytes, str]]) -> str:
-    """Return the part of the page with the totals of all traces and statistics.
-
-    Args:
-        tallies: of the page.
-        pictures: SVG files and their descriptions.
-    """
+    """Return the part of the page with the totals of all traces and statistics."""
     table = totals(tallies)
     return (
         _opening(table["title"], TOTALS)
@@ -374,12 +327,7 @@ def totals_section(tallies: Sequence[Tally], pictures: Sequence[tuple[bytes, str
 
 
 def tally_section(one: Tally, anchor: str) -> str:
-    """Return a trace's or statistics' part of the page.
-
-    Args:
-        one: the file.
-        anchor: its ``id``.
-    """
+    """Return a trace's or statistics' part of the page."""
     methods = [
         f"`{' '.join(filter(None, name))}`: sentences: {n}" for name, n in one.methods.items()
     ]
@@ -394,11 +342,7 @@ def tally_section(one: Tally, anchor: str) -> str:
 
 
 def viewer_opening(is_shared: bool) -> str:
-    """Return the beginning of the view of traces, sentence by sentence.
-
-    Args:
-        is_shared: whether its sentences are in all traces.
-    """
+    """Return the beginning of the view of traces, sentence by sentence."""
     note = "" if is_shared else _notes(["No sentence is in all traces: each is shown by itself."])
     begin = _opening("Sentence by sentence", VIEWER)
     return f'{begin}{note}<div class="viewer">\n{viewer.opening()}'

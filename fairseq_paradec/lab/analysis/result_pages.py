@@ -17,12 +17,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def page(document: Mapping[str, Any], picture: str | None = None) -> str:
-    """Render one document with its circumstances.
-
-    Args:
-        document: what ``lab.measure.documents.read_document`` returns, or a benchmark.
-        picture: path of its picture.
-    """
+    """Render one document with its circumstances."""
     packages = (f"{package} {version}" for package, version in document["versions"].items())
     parts = [
         f"# {document['title']}",
@@ -46,11 +41,7 @@ def machine(document: Mapping[str, Any]) -> str:
 
 
 def index(documents: Mapping[str, Mapping[str, Any]]) -> str:
-    """Render the list of all results.
-
-    Args:
-        documents: by the name of their page.
-    """
+    """Render the list of all results."""
     lines = (f"[{one['title']}]({name}.md), {one['date']}" for name, one in documents.items())
     head = "# Each result\n\nBeside each page lies the JSON file that it is rendered from."
     return f"{head}\n\n{bullets(lines)}\n"

@@ -19,6 +19,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
 from ...output import printable
+from . import figures
 from .symbols import is_rtl
 
 #: Points in an inch; fonts are measured in points.
@@ -27,8 +28,6 @@ POINTS = 72
 LONGEST = 24
 #: Smaller texts, in points, are left out.
 SMALLEST = 3.5
-#: Pixels in an inch of a PNG.
-DPI = 110
 #: Height of a line of text, in font sizes.
 LINE = 1.45
 #: Widening of a text in a PNG, whose letters begin at whole pixels.
@@ -43,12 +42,7 @@ TEXT, FAINT, EDGE = "#1a1a1a", "#5f5f5f", "#9a9a9a"
 
 
 class Sheet:
-    """One picture.
-
-    Args:
-        width: in inches.
-        height: in inches.
-    """
+    """One picture; sizes are in inches, and places are those of left and upper edges."""
 
     def __init__(self, width: float, height: float) -> None:
         self.figure = Figure(figsize=(width, height), facecolor="white")
@@ -69,14 +63,7 @@ class Sheet:
     def cells(
         self, x: float, y: float, size: tuple[float, float], colours: Sequence[Sequence[str]]
     ) -> None:
-        """Draw a matrix of coloured cells as one image, with white lines between large cells.
-
-        Args:
-            x: of its left edge.
-            y: of its upper edge.
-            size: width and height of a cell.
-            colours: by row and column.
-        """
+        """Draw a matrix of coloured cells as one image, with white lines between large cells."""
         known = {name: to_rgb(name) for name in {name for row in colours for name in row}}
         parts = np.array([[known[name] for name in row] for row in colours])
         image = np.rint(255 * parts).astype(np.uint8)  # R×C×3
@@ -92,14 +79,7 @@ class Sheet:
         self.box(x, y, right - x, bottom - y, fill=False, edgecolor=EDGE)
 
     def columns(self, x: float, y: float, width: float, tokens: Sequence[str]) -> None:
-        """Write tokens upright above the columns of a matrix, as many as are legible.
-
-        Args:
-            x: of the first column's left edge.
-            y: of the matrix's upper edge.
-            width: of a column.
-            tokens: one per column.
-        """
+        """Write tokens upright above the columns of a matrix, as many as are legible."""
         size, every = column_font(width)
         for i in range(0, len(tokens), every):
             place = x + (i + 0.5) * width
@@ -113,14 +93,7 @@ class Sheet:
             self.text(x - 0.06, y + (i + 0.5) * height, str(i + 1), size, ha="right", color=FAINT)
 
     def legend(self, x: float, y: float, width: float, names: Mapping[str, str]) -> None:
-        """Draw a legend of colours, with the lines that ``legend_height`` counts.
-
-        Args:
-            x: of the left edge.
-            y: of the upper edge.
-            width: of the available space.
-            names: colours by meaning.
-        """
+        """Draw a legend of colours, with the lines that ``legend_height`` counts."""
         for row, line in enumerate(_legend(names, width)):
             for place, name in line:
                 left, middle = x + place, y + (row + 0.5) * 0.22
@@ -128,9 +101,8 @@ class Sheet:
                 self.text(left + 0.22, middle, name, 8)
 
     def save(self, path: Path) -> None:
-        """Write the picture as PNG or SVG, by the file's name, reproducibly."""
-        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        self.figure.savefig(path, dpi=DPI, metadata=metadata)
+        """Write the picture as PNG or SVG, by the file's name."""
+        figures.save(self.figure, path)
 
 
 def label(token: str) -> str:
@@ -140,12 +112,7 @@ def label(token: str) -> str:
 
 
 def text_width(text: str, size: float) -> float:
-    """Return the width of a text in the fonts of ``fonts.drawing``, in inches.
-
-    Args:
-        text: one line.
-        size: in points.
-    """
+    """Return a text's width in inches, of a size in points, in the fonts of ``fonts.drawing``."""
     width = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)[0]
     return WIDER * float(width) / POINTS
 
@@ -197,13 +164,7 @@ def wrap(tokens: Iterable[str], size: float, width: float, most: int = 4) -> lis
 
 
 def source_lines(source: Sequence[str] | None, size: float, width: float) -> list[str]:
-    """Break a source into lines, like ``wrap``, after the word "source".
-
-    Args:
-        source: its tokens; None if the trace lacks them.
-        size: in points.
-        width: of a line, in inches.
-    """
+    """Break a source into lines, like ``wrap``, after the word "source"."""
     tokens = ["(not in the trace)"] if source is None else source
     lines = wrap(["source:", *tokens], size, width)
     return [RIGHT_TO_LEFT + line for line in lines] if is_rtl(tokens) and SHAPES else lines

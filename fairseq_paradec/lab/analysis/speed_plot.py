@@ -61,14 +61,7 @@ def _label_legend(figure: Any, labels: Sequence[str]) -> None:
 def draw_speed_ups(
     document: dict[str, Any], by: str, target: Path | BinaryIO, against: str = BEAM
 ) -> None:
-    """Draw the speed-ups in all settings: a row per system, a mark per setting.
-
-    Args:
-        document: what ``paradec benchmark`` wrote.
-        by: one of ``speed_ups.KINDS`` that the benchmark has data for.
-        target: the file.
-        against: the baseline; see ``speed_ups.speed_ups``.
-    """
+    """Draw the speed-ups in all settings: a row per system, a mark per setting."""
     found = speed_ups(document, by, against)
     rows: dict[str, list[SpeedUp]] = {}
     for one in found:
@@ -184,10 +177,6 @@ def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | Bi
     """Draw how often the i-th token of a draft is accepted, a line for each name.
 
     Shares of fewer than ``FEW`` drafts have hollow marks, because they are uncertain.
-
-    Args:
-        by_name: results of ``acceptance_by_position.count``, for example by method.
-        target: the file.
     """
     figure, axes = _axes(1, 2, 10.4, max(4.0, 1.2 + 0.21 * len(by_name)), sharey=True)
     heads = ("accepted, % of drafted", "accepted, % where all before were accepted")
@@ -211,13 +200,7 @@ def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | Bi
 
 
 def draw_break_even(rows: Sequence[Row], name: str, target: Path | BinaryIO) -> None:
-    """Draw speed-up over tokens a pass: a panel for each decoder, a line for each engine and block.
-
-    Args:
-        rows: of ``paradec breakeven``.
-        name: of the picture.
-        target: the file.
-    """
+    """Draw speed-up over tokens a pass: a panel for each decoder, a line for each curve."""
     decoders, engines, sizes = (
         list(dict.fromkeys(row[column] for row in rows))
         for column in ("decoder", "engine", "block size")

@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from ...errors import option_error
-from .benchmark_tables import BEAM, BINS, label, milliseconds, shown, threads
+from .benchmark_tables import (
+    BEAM,
+    BINS,
+    label,
+    latencies,
+    main_threads,
+    milliseconds,
+    shown,
+    threads,
+)
 from .timing import Rounds, Spread, length_bins, speed_up
 
 Row = dict[str, Any]
@@ -33,31 +42,18 @@ LAST_BIN = 10
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """One number of a table.
+    """One number of a table."""
 
-    Attributes:
-        name: of the system.
-        label: of its outputs.
-        at: for example ``batch 8``.
-        spread: the speed-up over the rounds.
-        against: the baseline's name.
-        ms: median time of a sentence; None where batches were timed.
-    """
-
-    name: str
-    label: str
-    at: str
-    spread: Spread
-    against: str
-    ms: Spread | None = None
+    name: str  # of the system
+    label: str  # of its outputs
+    at: str  # for example ``batch 8``
+    spread: Spread  # the speed-up over the rounds
+    against: str  # the baseline's name
+    ms: Spread | None = None  # median time of a sentence; None where batches were timed
 
 
 def check_against(document: dict[str, Any], against: str) -> None:
-    """Refuse a baseline that was not measured.
-
-    Raises:
-        UsageError: the benchmark has no such system.
-    """
+    """Refuse a baseline that was not measured."""
     names = [system["label"] for system in document["systems"]]
     if against not in names:
         raise option_error("--against", against, "a decoder of the benchmark: " + ", ".join(names))
@@ -66,11 +62,6 @@ def check_against(document: dict[str, Any], against: str) -> None:
 def _own(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the systems that were measured in every setting."""
     return [system for system in document["systems"] if system["promise"] != "peer"]
-
-
-def _main(document: dict[str, Any]) -> str:
-    """Return the number of threads outside the thread sweep."""
-    return str(document["setting"]["threads"][0])
 
 
 def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[SpeedUp]:
@@ -114,16 +105,16 @@ Cells = dict[str, tuple[dict[str, Rounds], Sequence[int] | None]]
 def _batches(document: dict[str, Any]) -> Cells:
     """Return the times at each batch size; at batch 1 those of single sentences."""
     seconds = document["seconds"]
-    found: Cells = {"batch 1": (seconds["latency"][_main(document)], None)}
+    found: Cells = {"batch 1": (latencies(document), None)}
     sweep = sorted(seconds["throughput"].items(), key=lambda item: int(item[0]))
     return found | {f"batch {size}": (times, None) for size, times in sweep}
 
 
 def _lengths(document: dict[str, Any]) -> Cells:
     """Return the times of the sentences in each bin of source lengths."""
-    latency = document["seconds"]["latency"][_main(document)]
+    times = latencies(document)
     bins = length_bins(document["source_lengths"], BINS)
-    return {f"{name} tokens": (latency, items) for name, items in bins.items()}
+    return {f"{name} tokens": (times, items) for name, items in bins.items()}
 
 
 def _threads(document: dict[str, Any]) -> Cells:
@@ -170,7 +161,7 @@ def _by_batch_and_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
 
 def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
     """Return the systems that were measured with several beams."""
-    times = document["seconds"]["latency"][_main(document)]
+    times = latencies(document)
     groups = _with_beams(document)
     stock = {width: system["label"] for width, system in groups.get(STOCK, [])}
     found = []
@@ -191,17 +182,11 @@ def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
 
 @dataclass(frozen=True)
 class Histogram:
-    """The speed-ups of single sentences.
+    """The speed-ups of single sentences."""
 
-    Attributes:
-        name: of the system.
-        label: of its outputs.
-        ratios: for each sentence, the baseline's median time over the system's.
-    """
-
-    name: str
-    label: str
-    ratios: list[float]
+    name: str  # of the system
+    label: str  # of its outputs
+    ratios: list[float]  # for each sentence, the baseline's median time over the system's
 
     @property
     def bins(self) -> list[int]:
@@ -246,7 +231,7 @@ def histograms(
         allowed = "a decoder of the benchmark: " + ", ".join(names)
         raise option_error("--decoder", unknown[0], allowed)
     wanted = [name for name in names if name != against] if labels is None else labels
-    times = document["seconds"]["latency"][_main(document)]
+    times = latencies(document)
     base = np.median(np.array(times[against]), axis=0)
     known = {system["label"]: system for system in document["systems"]}
     ratios = {name: (base / np.median(np.array(times[name]), axis=0)).tolist() for name in wanted}
@@ -259,12 +244,7 @@ def bin_name(place: int) -> str:
 
 
 def bars(found: Sequence[Histogram], width: int = 40) -> str:
-    """Draw histograms as text, a bar for each bin.
-
-    Args:
-        found: of one benchmark.
-        width: of the longest bar, in characters.
-    """
+    """Draw histograms as text, a bar for each bin."""
     parts = []
     for one in found:
         counts = one.bins
@@ -301,7 +281,7 @@ def title(document: dict[str, Any], by: str, against: str = BEAM) -> str:
     """Name a table or a picture of one kind, with the benchmark's setting."""
     setting = document["setting"]
     base = "" if by == "beam" else f" against {against}"
-    with_threads = "" if by == "threads" else f", {threads(_main(document))}"
+    with_threads = "" if by == "threads" else f", {threads(main_threads(document))}"
     return f"{_TITLES[by]}{base} ({setting['dtype']}, {setting['device']}{with_threads})"
 
 
@@ -350,10 +330,11 @@ def histogram_table(
         row["above 1x"] = f"{100 * one.faster:.1f}%"
         counts = one.bins + [0] * (width - len(one.bins))
         rows.append(row | {bin_name(place): counts[place] for place in range(first, width)})
-    name = f"Speed-up of single sentences against {against} (batch 1, {threads(_main(document))})"
+    setting = f"batch 1, {threads(main_threads(document))}"
+    name = f"Speed-up of single sentences against {against} ({setting})"
     notes = [
         "For each sentence, the baseline's median time over the rounds, divided by the system's "
-        "(xia2022, Figure 4); quantiles over the sentences, and the number in each bin.",
+        "(xia2022, Figure 4); quantiles over the sentences, and the number in each bin."
     ]
     if any(one.label == "peer" for one in found):
         notes.append("Peers have their own threads and dtype.")
@@ -364,9 +345,6 @@ def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return all tables that a benchmark has data for, each ``title``, ``notes`` and ``rows``.
 
     By batch, beam, length and threads, and the per-sentence histogram, all against fairseq beam 5.
-
-    Args:
-        document: what ``paradec benchmark`` wrote.
     """
     found = [table(document, by) for by in KINDS]
     found.append(histogram_table(document))

@@ -12,6 +12,7 @@ from .benchmark_tables import (
     GREEDY,
     OWN_GREEDY,
     label,
+    latencies,
     listed,
     memory,
     milliseconds,
@@ -135,15 +136,11 @@ def fill(text: str, name: str, content: str) -> str:
 def decoder_rows(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]]) -> list[Row]:
     """Return the rows of the table of decoders, a group of columns for each dtype.
 
-    Args:
-        document: a benchmark.
-        chosen: rows; see ``summary``.
-
     Raises:
         UsageError: the benchmark lacks a system.
     """
     systems = _systems(document, chosen)
-    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    times = latencies(document)
     rows = []
     for one in chosen:
         row: Row = {"decoder": one["decoder"], "needs": one["needs"]}
@@ -193,13 +190,7 @@ def first_table(chosen: Mapping[str, Any], documents: Documents) -> str:
 
 
 def lossless_rows(names: Sequence[str], documents: Documents, folder: str) -> list[Row]:
-    """Return a row for each result that compares outputs.
-
-    Args:
-        names: of benchmarks, or of results of ``paradec lossless``.
-        documents: all results, by name.
-        folder: path of their pages.
-    """
+    """Return a row for each result that compares outputs."""
     rows = []
     for name in names:
         found = _compared(_of(documents, name))
@@ -218,15 +209,9 @@ def lossless_rows(names: Sequence[str], documents: Documents, folder: str) -> li
 
 
 def drafting_rows(document: Mapping[str, Any], names: Sequence[str], size: str) -> list[Row]:
-    """Return the speed of drafting decoders against greedy search, alone and in batches.
-
-    Args:
-        document: a benchmark.
-        names: labels of its systems in fp32.
-        size: of the batches.
-    """
+    """Return the speed of drafting decoders against greedy search, alone and in batches."""
     _systems(document, [{"fp32": name} for name in names])
-    alone = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    alone = latencies(document)
     batches = document["seconds"]["throughput"].get(size, {})
     return [
         {
@@ -253,7 +238,7 @@ def peer_rows(
         size: of the batches.
     """
     systems = _systems(document, chosen)
-    alone = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    alone = latencies(document)
     batches = document["seconds"]["throughput"].get(size, {})
     sentences = document["setting"]["sentences"]
     rows = []

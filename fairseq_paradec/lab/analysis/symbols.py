@@ -10,11 +10,7 @@ from ...output import printable
 
 
 def typed(flags: dict[str, Any]) -> list[str]:
-    """Return a record's flags as typed, without those that are off.
-
-    Args:
-        flags: values by the option's name.
-    """
+    """Return a record's flags as typed, without those that are off."""
     return [
         printable(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}")
         for name, value in flags.items()

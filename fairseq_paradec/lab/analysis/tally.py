@@ -26,27 +26,20 @@ VERDICTS = (IDENTICAL, TIES, OTHER_DTYPE, BEYOND)
 
 @dataclass
 class Tally:
-    """Totals over the sentences of a trace or of statistics.
+    """Totals over the sentences of a trace or of statistics."""
 
-    Attributes:
-        name: of the file.
-        has_passes: whether the file is a trace; statistics have no passes.
-        methods: number of sentences by decoding and flags.
-        counts: values per sentence, in the file's order, by name.
-        audits: number of audited sentences by verdict.
-        promises: number of sentences by promise; see ``promise_of``.
-        beyond: number of sentences that differ beyond ties, by promise.
-        positions: acceptance by position in the draft; empty without drafts.
-    """
-
-    name: str
-    has_passes: bool
+    name: str  # of the file
+    has_passes: bool  # whether the file is a trace; statistics have no passes
+    # number of sentences by decoding and flags
     methods: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # values per sentence, in the file's order, by name
     counts: dict[str, list[int]] = field(default_factory=dict)
-    audits: Counter[str] = field(default_factory=Counter)
+    audits: Counter[str] = field(default_factory=Counter)  # number of audited sentences by verdict
+    # number of sentences by promise; see ``promise_of``
     promises: Counter[str] = field(default_factory=Counter)
+    # number of sentences that differ beyond ties, by promise
     beyond: Counter[str] = field(default_factory=Counter)
-    positions: Sequence[Position] = ()
+    positions: Sequence[Position] = ()  # acceptance by position in the draft; empty without drafts
 
     @property
     def kind(self) -> str:
@@ -107,11 +100,7 @@ def decodings(one: Tally) -> list[str]:
 
 
 def totals(tallies: Sequence[Tally]) -> dict[str, Any]:
-    """Return the table of all traces and statistics, a row for each.
-
-    Args:
-        tallies: of the page.
-    """
+    """Return the table of all traces and statistics, a row for each."""
     audited = any(one.audits for one in tallies)
     rows = []
     for one in tallies:
@@ -156,11 +145,7 @@ def ratio(part: int, whole: int) -> float | str:
 
 
 def per_sentence(one: Tally) -> dict[str, Any]:
-    """Return the table of counts per sentence of one file.
-
-    Args:
-        one: the file.
-    """
+    """Return the table of counts per sentence of one file."""
     tokens, passes = one.counts["tokens"], one.counts["passes"]
     rows = [_spread(name, values, sum(values)) for name, values in one.counts.items()]
     rates = [t / p for t, p in zip(tokens, passes, strict=True) if p]

@@ -14,6 +14,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from ...target_order import TargetOrder
+from . import figures
 from .benchmark_plot import plt
 
 BOS, EOS = "<s>", "</s>"
@@ -26,44 +27,27 @@ COLOURS = {"word": "#d9c8ec", "position": "#cfe8cf", "start": "#c5dcf5", "none":
 
 @dataclass(frozen=True)
 class Slot:
-    """One slot of a target.
+    """One slot of a target."""
 
-    Attributes:
-        number: t, from 0; also the number of the input row that predicts it.
-        step: the step that predicts it, from 1.
-        direction: as in ``TargetOrder.direction_name``.
-        word: the predicted word; ``-`` where nothing is trained.
-        place: the word's place in the target, from 1; None for ``</s>`` and ``-``.
-        position: of the input row.
-        input: the token of the input row.
-    """
-
-    number: int
-    step: int
-    direction: str
-    word: str
-    place: int | None
-    position: int
-    input: str
+    number: int  # t, from 0; also the number of the input row that predicts it
+    step: int  # the step that predicts it, from 1
+    direction: str  # as in ``TargetOrder.direction_name``
+    word: str  # the predicted word; ``-`` where nothing is trained
+    place: int | None  # the word's place in the target, from 1; None for ``</s>`` and ``-``
+    position: int  # of the input row
+    input: str  # the token of the input row
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The contents of a drawing.
+    """The contents of a drawing."""
 
-    Attributes:
-        title: the order in words.
-        words: the target.
-        slots: in the order of writing, whole steps.
-        mask: T×T; whether an input row (first index) sees another (second).
-        per_step: number of slots of a step.
-    """
-
-    title: str
-    words: tuple[str, ...]
-    slots: tuple[Slot, ...]
+    title: str  # the order in words
+    words: tuple[str, ...]  # the target
+    slots: tuple[Slot, ...]  # in the order of writing, whole steps
+    # T×T; whether an input row (first index) sees another (second)
     mask: tuple[tuple[bool, ...], ...]
-    per_step: int
+    per_step: int  # number of slots of a step
 
     @property
     def steps(self) -> list[tuple[Slot, ...]]:
@@ -92,12 +76,7 @@ def title_of(order: TargetOrder) -> str:
 
 
 def drawing(order: TargetOrder, words: Sequence[str]) -> Drawing:
-    """Put a target into an order.
-
-    Args:
-        order: the order.
-        words: one or more, without ``</s>``.
-    """
+    """Put a target into an order."""
     # Word number i has the id i, so all ids differ.
     n = len(words)
     bos, eos, pad = n, n + 1, n + 2
@@ -142,12 +121,7 @@ def signed(drawn: Drawing, position: int) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Align cells.
-
-    Args:
-        rows: all with the same number of cells.
-        right: numbers of the columns that are aligned to the right.
-    """
+    """Align cells."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -189,12 +163,7 @@ def as_text(drawn: Drawing) -> str:
 
 
 def draw(drawn: Drawing, path: Path) -> None:
-    """Draw a picture: words, positions and inputs in dashed steps, and the mask as circles.
-
-    Args:
-        drawn: the drawing.
-        path: a name that ends in ``.png`` or ``.svg``.
-    """
+    """Draw a picture: words, positions and inputs in dashed steps, and the mask as circles."""
     width = len(drawn.slots)
     ratios = 0.8 * width + 1.2, max(1.6, 0.32 * width)  # inches
     shape = sum(ratios) + 0.6, max(3.0, 0.32 * width + 1.2)
@@ -228,10 +197,7 @@ def draw(drawn: Drawing, path: Path) -> None:
         ax.spines[:].set_visible(False)
     figure.suptitle(drawn.title, fontsize=10)
     figure.tight_layout()
-    # No dates or random ids, so that pictures are reproducible.
-    metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-    with plt.rc_context({"svg.hashsalt": "fairseq_paradec"}):
-        figure.savefig(path, dpi=110, metadata=metadata)
+    figures.save(figure, path)
     plt.close(figure)
 
 

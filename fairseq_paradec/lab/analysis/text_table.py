@@ -7,12 +7,7 @@ from typing import Any
 
 
 def aligned(lines: Sequence[Sequence[str]], heads: int = 1) -> str:
-    """Format lines of cells: the first column to the left, the others to the right.
-
-    Args:
-        lines: all with the same number of cells.
-        heads: the number of lines above the rule.
-    """
+    """Format lines of cells: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     found = []
     for first, *rest in lines:

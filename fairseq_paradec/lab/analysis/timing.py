@@ -36,13 +36,7 @@ class Spread:
 
 
 def speed_up(baseline: Rounds, system: Rounds, items: Sequence[int] | None = None) -> Spread:
-    """Return a system's speed-up: the baseline's total time over the system's.
-
-    Args:
-        baseline: its seconds.
-        system: its seconds, in the same rounds.
-        items: the numbers of the items; None for all.
-    """
+    """Return a system's speed-up: the baseline's total time over the system's."""
     return Spread.of(
         [
             total(ours, items) / total(theirs, items)

@@ -64,13 +64,7 @@ HEAD, FONT, SMALL = 0.24, 10.0, 7.5
 
 
 def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -> None:
-    """Write the picture of one sentence.
-
-    Args:
-        sentences: one per method; at least one.
-        path: a PNG or SVG file.
-        files: their files, shown if two sentences have the same method.
-    """
+    """Write the picture of one sentence."""
     if files:
         decodings = [one.decoding for one in sentences]
         sentences = [

@@ -32,10 +32,6 @@ LARGEST = 1e9
 def read_sentence(record: Record, name: str) -> Sentence:
     """Make a sentence of its record.
 
-    Args:
-        record: one line of a trace file.
-        name: of the sentence, for errors too.
-
     Raises:
         UsageError: a field is missing or malformed, or the passes do not give the output.
     """
@@ -145,12 +141,6 @@ def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
 
     The lines end where the output ends in ``</s>``; else after the first ``</s>`` from the
     bifurcation on.
-
-    Args:
-        entry: one object of ``trace``.
-        number: from 1.
-        done: the tokens of the passes before.
-        where: for errors.
 
     Raises:
         UsageError: as in ``read_sentence``.

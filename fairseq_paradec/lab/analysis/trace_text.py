@@ -99,11 +99,7 @@ def sentence_text(sentence: Sentence, color: bool, width: int | None = None) -> 
 
 
 def steps_text(sentence: Sentence) -> str:
-    """Return a sentence for a terminal as input, output, and a line per step.
-
-    Args:
-        sentence: as read.
-    """
+    """Return a sentence for a terminal as input, output, and a line per step."""
     lines = [
         f"{sentence.name} ({sentence.decoding})",
         f"Input:  {_line(sentence.source)}",

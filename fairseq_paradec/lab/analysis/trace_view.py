@@ -52,56 +52,37 @@ ORIGINS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One token of a D or V line. Values that the trace lacks are None.
+    """One token of a D or V line. Values that the trace lacks are None."""
 
-    Attributes:
-        token: as in the dictionary.
-        state: a key of ``MEANINGS``.
-        position: in the output, from 0.
-        log_prob: the verifier's log-probability of the token at this position; -inf where it was
-            not allowed.
-        rank: only of drafts: the number of tokens that the verifier scores strictly higher.
-        runner_up: only of the verifier's own: its second choice; None if there was none.
-        runner_up_log_prob: of ``runner_up``.
-        direction: only of reordered models: as in ``TargetOrder.direction_name``.
-        confidence: only of drafts: the drafter's own probability of the token.
-    """
-
-    token: str
-    state: str
-    position: int | None = None
+    token: str  # as in the dictionary
+    state: str  # a key of ``MEANINGS``
+    position: int | None = None  # in the output, from 0
+    # the verifier's log-probability of the token at this position; -inf where it was not allowed
     log_prob: float | None = None
+    # only of drafts: the number of tokens that the verifier scores strictly higher
     rank: int | None = None
+    # only of the verifier's own: its second choice; None if there was none
     runner_up: str | None = None
-    runner_up_log_prob: float | None = None
-    direction: str | None = None
-    confidence: float | None = None
+    runner_up_log_prob: float | None = None  # of ``runner_up``
+    direction: str | None = None  # only of reordered models: as in ``TargetOrder.direction_name``
+    confidence: float | None = None  # only of drafts: the drafter's own probability of the token
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of one token of the output. Values that the trace lacks are None.
+    """The origin of one token of the output. Values that the trace lacks are None."""
 
-    Attributes:
-        pass_number: the pass that committed it, from 1.
-        by: a key of ``ORIGINS``: its state in that pass.
-        log_prob: the verifier's log-probability of the token in that pass.
-        runner_up: the likeliest other token there: the verifier's second choice, or its first for
-            a rescued token.
-        runner_up_log_prob: of ``runner_up``.
-        rank: of an accepted draft: the number of tokens that the verifier scores strictly higher.
-        direction: of reordered models: as in ``Cell``.
-        confidence: of an accepted draft: as in ``Cell``.
-    """
-
-    pass_number: int
-    by: str
-    log_prob: float | None
+    pass_number: int  # the pass that committed it, from 1
+    by: str  # a key of ``ORIGINS``: its state in that pass
+    log_prob: float | None  # the verifier's log-probability of the token in that pass
+    # the likeliest other token there: the verifier's second choice, or its first for a rescued
+    # token
     runner_up: str | None
-    runner_up_log_prob: float | None
+    runner_up_log_prob: float | None  # of ``runner_up``
+    # of an accepted draft: the number of tokens that the verifier scores strictly higher
     rank: int | None
-    direction: str | None
-    confidence: float | None = None
+    direction: str | None  # of reordered models: as in ``Cell``
+    confidence: float | None = None  # of an accepted draft: as in ``Cell``
 
 
 @dataclass(frozen=True)
@@ -129,25 +110,15 @@ class Pass:
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence of a trace.
+    """One sentence of a trace."""
 
-    Attributes:
-        name: ``sentence`` and its number, or its line's.
-        decoding: the method, as the record calls it.
-        source: its tokens; None if the record lacks them.
-        output: its translation's tokens.
-        passes: in order.
-        origins: of each token of the output.
-        flags: the method's own, as the record has them; empty if it has none.
-    """
-
-    name: str
-    decoding: str
-    source: list[str] | None
-    output: list[str]
-    passes: list[Pass]
-    origins: list[Origin]
-    flags: dict[str, Any]
+    name: str  # ``sentence`` and its number, or its line's
+    decoding: str  # the method, as the record calls it
+    source: list[str] | None  # its tokens; None if the record lacks them
+    output: list[str]  # its translation's tokens
+    passes: list[Pass]  # in order
+    origins: list[Origin]  # of each token of the output
+    flags: dict[str, Any]  # the method's own, as the record has them; empty if it has none
 
     @property
     def drafted(self) -> int:

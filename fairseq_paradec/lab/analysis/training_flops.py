@@ -14,15 +14,10 @@ from .flops import Shape, decoder_pass, encoder, product, source_keys
 
 @dataclass(frozen=True)
 class Update:
-    """Operations of an update on one sentence.
+    """Operations of an update on one sentence."""
 
-    Attributes:
-        forward: of the forward passes.
-        backward: of the backward pass.
-    """
-
-    forward: float = 0
-    backward: float = 0
+    forward: float = 0  # of the forward passes
+    backward: float = 0  # of the backward pass
 
     def __add__(self, other: Update) -> Update:
         """Add."""

@@ -38,12 +38,7 @@ DIGITS = 6
 
 
 def head(title: str, view: str = "output") -> str:
-    """Return a page's beginning; blocks of ``sentence`` and ``page.TAIL`` follow.
-
-    Args:
-        title: of the page.
-        view: the one of ``VIEWS`` that it opens with.
-    """
+    """Return a page's beginning; blocks of ``sentence`` and ``page.TAIL`` follow."""
     return page.head(title, [page.resource("viewer.css")], [page.resource("viewer.js")]) + opening(
         view
     )
@@ -53,9 +48,6 @@ def opening(view: str = "output") -> str:
     """Return the beginning of a page's viewer; blocks of sentences follow.
 
     The page's head needs ``viewer.css`` and ``viewer.js``.
-
-    Args:
-        view: the one of ``VIEWS`` that it opens with.
     """
     if view not in VIEWS:
         raise ValueError(f"view {view!r} is none of {VIEWS}")

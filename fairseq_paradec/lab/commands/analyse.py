@@ -55,5 +55,5 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
         title = args.title[0].upper() + args.title[1:]
-        documents.save_made(Made(args.argv, args.out, title), "analyse", notes, rows)
+        documents.save_made(Made(args.argv, args.out, title), notes, rows)
     return 0

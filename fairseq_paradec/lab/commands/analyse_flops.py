@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import argparse
 import functools
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import registry
 from ...cli import arguments
 from ...errors import UsageError, option_error
 from ...registry import METHODS
-from ..analysis import flops, training_flops
-from ..analysis.benchmark_tables import OWN_GREEDY
-from ..analysis.flops import Count, Heads, Shape
+from ..analysis import training_flops
+from ..analysis.benchmark_tables import OWN_GREEDY, latencies
+from ..analysis.decoding_flops import Count, Decoded, greedy
+from ..analysis.flops import Heads, Shape
 from ..analysis.timing import Spread, speed_up
 from ..analysis.training_flops import Update
 from ..measure.traits import traits
 from .analyse_speed import MEASURED, TRACED, read_benchmark, read_records
 from .analyse_texts import Row
-from .text_files import named
+from .flops_files import BLOCK_NAT, BLOCKWISE, TRANSFORMER, Checkpoint, read_checkpoint
+from .text_files import each_once, named
 
-TRANSFORMER, BLOCK_NAT, BLOCKWISE = "a Transformer", "a block_nat model", "blockwise heads"
 COST_NOTE = (
     "FLOP with training: of all decoded sentences, and of training the model and, where it drafts, "
     "the drafter. Speed: of {benchmark}, batch 1, against our greedy search, median of the rounds "
@@ -34,98 +34,19 @@ COST_NOTE = (
 _KINDS = {registry.TRANSFORMER: TRANSFORMER, registry.BLOCK_NAT: BLOCK_NAT}
 
 
-# ---- checkpoints --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Sizes and training options of a checkpoint; the model is not built.
-
-    Attributes:
-        kind: one of the kinds above.
-        shape: the model's; None for heads without a model.
-        heads: for blockwise decoding, or None.
-        model: the model's options.
-        criterion: the loss's options.
-        encoder: the encoder's weights by name.
-    """
-
-    kind: str
-    shape: Shape | None
-    heads: Heads | None
-    model: Mapping[str, Any]
-    criterion: Mapping[str, Any]
-    encoder: Mapping[str, Any] = field(default_factory=dict)
-
-
-def read_checkpoint(flag: str, path: str) -> Checkpoint:
-    """Read a checkpoint's sizes and options, safely; no model is built.
-
-    Args:
-        flag: the flag that names it, for errors.
-        path: the checkpoint.
-
-    Raises:
-        UsageError: it cannot be read, or holds no model whose FLOPs are known.
-    """
-    from ...plugin.compat.loading import named as naming
-    from ...plugin.files import read_checkpoint
-
-    with naming(flag):
-        state = read_checkpoint(path)
-    sizes = {name: tuple(weight.shape) for name, weight in state["model"].items()}
-    model, criterion = (_options(state["cfg"].get(part)) for part in ("model", "criterion"))
-    if model.get("attention_block"):
-        raise option_error(
-            flag,
-            path,
-            "a model with full attention; local attention is not counted",
-        )
-    heads = flops.read_heads(sizes, model.get("block_size") or 0)
-    if heads is not None and "decoder.embed_tokens.weight" not in sizes:
-        return Checkpoint(BLOCKWISE, None, heads, model, criterion)
-    kind = TRANSFORMER if heads is None else BLOCKWISE
-    shared = bool(model.get("share_verifier_encoder"))
-    settings: dict[str, Any] = {"heads": heads, "shares_encoder": shared}
-    if "decoder.mask_vector" in sizes:
-        kind = BLOCK_NAT
-        settings["block"] = 0 if model.get("random_block_size") else model["drafter_block_size"]
-        settings["caches_prefix"] = model.get("drafter_attention") == "prefix_causal"
-    elif model.get("directions"):
-        z = model["directions"] * model["tokens_per_direction"]
-        settings["tokens_per_step"] = 1 if model.get("alternate_ends") else z
-    try:
-        shape = flops.read_shape(sizes, **settings)
-    except UsageError as error:
-        raise UsageError(f"{flag}: got {path!r}, {error}") from error
-    read = {name: w for name, w in state["model"].items() if name.startswith("encoder.")}
-    return Checkpoint(kind, shape, heads, model, criterion, read)
-
-
-def _options(part: Any) -> dict[str, Any]:
-    """Return the options of a part of a checkpoint's configuration."""
-    return dict(vars(part)) if isinstance(part, Namespace) else dict(part or {})
-
-
 # ---- decoding -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Models:
-    """The models of the traces.
+    """The models of the traces."""
 
-    Attributes:
-        base: of ``--path``.
-        drafter: of ``--drafter-path``, or None.
-        beam: of ``--beam``, or None.
-    """
+    base: Checkpoint  # of ``--path``
+    drafter: Checkpoint | None  # of ``--drafter-path``, or None
+    beam: int | None  # of ``--beam``, or None
 
-    base: Checkpoint
-    drafter: Checkpoint | None
-    beam: int | None
-
-    def needs(self, record: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Return the arguments of ``Traits.flops`` for a record, after the record itself.
+    def decoded(self, record: Mapping[str, Any], path: str) -> Decoded:
+        """Return a record with the shapes of what decoded it.
 
         Raises:
             UsageError: other models made it, or its method is not counted.
@@ -148,15 +69,15 @@ class Models:
         if step != shape.tokens_per_step or (method.beam and not _steps(record, step)):
             given = f"a model that writes {shape.tokens_per_step} tokens a step"
             raise option_error("--path", given, f"the one {made_by}, which does not")
-        found: dict[str, Any] = {"shape": shape}
+        found = Decoded(record, shape)
         if method.drafter in _KINDS:
-            found["drafter"] = self._drafter(_KINDS[method.drafter], shape, made_by)
+            found = found._replace(drafter=self._drafter(_KINDS[method.drafter], shape, made_by))
         if method.drafter == registry.HEADS:
-            found["drafter"] = self._heads(shape, made_by)
+            found = found._replace(drafter=self._heads(shape, made_by))
         if method.beam:
             if self.beam is None:
                 raise option_error("--beam", None, f"the beam that {path} was made with")
-            found["beam"] = self.beam
+            found = found._replace(beam=self.beam)
         return found
 
     def _drafter(self, kind: str, base: Shape, made_by: str) -> Shape:
@@ -213,8 +134,6 @@ def _steps(record: Mapping[str, Any], size: int) -> bool:
 
 def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     """Count the FLOPs of traces."""
-    if len(set(args.trace)) < len(args.trace):
-        raise option_error("TRACE", " ".join(args.trace), "each file once")
     if (args.training_flops or args.drafter_training_flops) and args.benchmark is None:
         raise option_error("--benchmark", None, "a file, with FLOPs of training beside its speeds")
     drafter = args.drafter_path and read_checkpoint("--drafter-path", args.drafter_path)
@@ -228,17 +147,16 @@ def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ]
     rows, oracle = [], False
     speed = _speeds(args.benchmark)
-    for name, path in named({path: path for path in args.trace}).items():
+    for name, path in named({path: path for path in each_once("TRACE", args.trace)}).items():
         total, plain, sentences, tokens = Count(), Count(), 0, 0
         method = ""
         for record in read_records(path):
-            needed = models.needs(record, path)
+            one = models.decoded(record, path)
             method, length = record["decoding"], len(record["output"])
-            source = record["source"] or ()  # ``needs`` refuses a record without
             count = traits(method).flops
-            assert count is not None  # ``needs`` raises an error otherwise
-            total += count(record, **needed)
-            plain += flops.greedy(needed["shape"], len(source), length)
+            assert count is not None  # ``decoded`` raises an error otherwise
+            total += count(one)
+            plain += greedy(one.shape, one.source, length)
             sentences, tokens = sentences + 1, tokens + length
             oracle |= record["flags"].get("jacobi_length") == "oracle"
         row = {"trace": name, "decoding": method} | _row(total, plain, sentences, tokens)
@@ -262,7 +180,7 @@ def _speeds(benchmark: str | None) -> dict[str, Spread]:
     if benchmark is None:
         return {}
     document = read_benchmark(benchmark)
-    times = document["seconds"]["latency"][str(document["setting"]["threads"][0])]
+    times = latencies(document)
     return {name: speed_up(times[OWN_GREEDY], rounds) for name, rounds in times.items()}
 
 
@@ -294,11 +212,6 @@ def _row(total: Count, plain: Count, sentences: int, tokens: int) -> Row:
 
 def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[Any]:
     """Count the pairs of source and target lengths in a data set, ``</s>`` counted.
-
-    Args:
-        data: fairseq's data folder.
-        subset: of it.
-        vocabularies: sizes of the checkpoints' target vocabularies, by path.
 
     Raises:
         UsageError: there is no such data, or it has another dictionary.
@@ -378,9 +291,8 @@ def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
 
 def training(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     """Count the FLOPs of training."""
-    if len(set(args.checkpoint)) < len(args.checkpoint):
-        raise option_error("CHECKPOINT", " ".join(args.checkpoint), "each file once")
-    found = {path: read_checkpoint("CHECKPOINT", path) for path in args.checkpoint}
+    paths = each_once("CHECKPOINT", args.checkpoint)
+    found = {path: read_checkpoint("CHECKPOINT", path) for path in paths}
     learning = {path: updates(one, path) for path, one in found.items()}
     words = {path: one.shape.vocabulary for path, one in found.items() if one.shape is not None}
     pairs = lengths(args.data, args.subset, words)

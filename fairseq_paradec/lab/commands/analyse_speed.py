@@ -17,7 +17,7 @@ from ..analysis.trace_records import read_sentence
 from ..measure.documents import BENCHMARK, check
 from .analyse_texts import Row
 from .pages import check_picture
-from .text_files import named, read
+from .text_files import each_once, named, read
 
 MEASURED = "what paradec benchmark wrote"
 TRACED = "what --trace-file wrote"
@@ -133,10 +133,8 @@ def histogram(args: argparse.Namespace) -> tuple[list[Row], list[str], str]:
 def acceptance(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     """Show how often the i-th token of a draft is accepted, and draw it for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
-    if len(set(args.trace)) < len(args.trace):
-        raise option_error("TRACE", " ".join(args.trace), "each file once")
     by_path = {}
-    for path in args.trace:
+    for path in each_once("TRACE", args.trace):
         by_path[path] = acceptance_by_position.count(read_records(path))
         if not by_path[path]:
             raise option_error("TRACE", path, f"{TRACED}, with drafts: no token was guessed here")

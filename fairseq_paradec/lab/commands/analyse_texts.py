@@ -172,13 +172,7 @@ def rouge(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
 
 
 def rouge_notes(count: int, stemming: bool, mark: str | None) -> list[str]:
-    """Return the notes of ``rouge``: the columns and their computation.
-
-    Args:
-        count: of summaries.
-        stemming: whether stems were compared.
-        mark: the token between sentences, if any.
-    """
+    """Return the notes of ``rouge``: the columns and their computation."""
     union = ""
     if mark is not None:
         union = f"; ROUGE-Lsum: sentence by sentence, where sentences end at {mark!r}"

@@ -18,11 +18,7 @@ from ..settings import settings
 
 
 def peers(text: str) -> tuple[str, ...]:
-    """Read an argument that is a list of engines with commas between them.
-
-    Raises:
-        ArgumentTypeError: one is unknown; argparse adds the flag's name.
-    """
+    """Read an argument that is a list of engines with commas between them."""
     found = tuple(dict.fromkeys(text.split(",")))
     if not set(found) <= set(PEERS):
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {', '.join(PEERS)}, or both")

@@ -21,11 +21,7 @@ from .pages import check_picture
 
 
 def rates(text: str) -> list[float]:
-    """Read a list of numbers from 0 to 1 with commas between them.
-
-    Raises:
-        ArgumentTypeError: it is none; argparse adds the flag's name.
-    """
+    """Read a list of numbers from 0 to 1 with commas between them."""
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
@@ -36,11 +32,7 @@ def rates(text: str) -> list[float]:
 
 
 def mark(text: str) -> Mark:
-    """Read ``NAME=DECODER:K:TOKENS``.
-
-    Raises:
-        ArgumentTypeError: it is none; argparse adds the flag's name.
-    """
+    """Read ``NAME=DECODER:K:TOKENS``."""
     name, _, rest = text.rpartition("=")
     try:
         decoder, block_size, tokens = rest.split(":")

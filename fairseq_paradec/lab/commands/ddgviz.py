@@ -144,11 +144,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check_file(args: argparse.Namespace) -> None:
-    """Refuse flags that need a data folder.
-
-    Raises:
-        UsageError: one was given.
-    """
+    """Refuse flags that need a data folder."""
     for name in DECODING_FLAGS:
         if getattr(args, name) is not None:
             needed = f"a data folder; {args.given} is none"
@@ -356,15 +352,14 @@ def _show(args: argparse.Namespace, found: Sequence[_Found]) -> None:
 
 def _draw(path: Path, found: Sequence[_Found]) -> None:
     """Write a picture per sentence; warn of characters that cannot be drawn."""
-    from ..analysis import ddg_plot, fonts  # matplotlib takes a second to load
+    from ..analysis import ddg_plot  # matplotlib takes a second to load
 
-    missing: set[str] = set()
+    texts: list[str] = []
     for one, target in zip(found, _pictures(path, found)):
         source = one.entry.sentence.source
         ddg_plot.draw(one.graph, target, source)
-        missing |= set(fonts.choose(ddg_plot.texts(one.graph, source)).missing)
-    if missing:
-        print(f"paradec ddgviz: warning: {fonts.warning(sorted(missing))}", file=sys.stderr)
+        texts += ddg_plot.texts(one.graph, source)
+    pages.warn_of_fonts("ddgviz", texts)
 
 
 def _pictures(path: Path, found: Sequence[_Found]) -> Iterator[Path]:

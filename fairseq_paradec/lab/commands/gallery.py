@@ -50,21 +50,14 @@ MAX_BYTES, MAX_TOTAL = 300_000, 1_500_000
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of the gallery.
+    """A picture of the gallery."""
 
-    Attributes:
-        name: of its file, without ``.svg``.
-        title: above it.
-        text: how to read it.
-        command: the words after ``paradec`` that make it, but for the picture's own flag.
-        flag: names the picture.
-    """
-
-    name: str
-    title: str
-    text: str
+    name: str  # of its file, without ``.svg``
+    title: str  # above it
+    text: str  # how to read it
+    # the words after ``paradec`` that make it, but for the picture's own flag
     command: tuple[str, ...]
-    flag: str = "--plot"
+    flag: str = "--plot"  # names the picture
 
     def words(self, traces: str, out: str) -> list[str]:
         """Return the words after ``paradec``; both folders end in ``/``, or are empty."""
@@ -178,11 +171,7 @@ def generates(name: str, trace: str) -> list[str]:
 
 
 def page(out: Path) -> str:
-    """Return the gallery's text.
-
-    Args:
-        out: folder of the pictures, beside the page.
-    """
+    """Return the gallery's text."""
     traces = "\n".join(
         shlex.join(["fairseq-generate", *generates(name, f"{name}{TRACE}")]) for name in TRACES
     )
@@ -207,10 +196,6 @@ def page(out: Path) -> str:
 def execute(module: str, words: Sequence[str]) -> None:
     """Run a command that the page names, in a process of its own, in the checkout.
 
-    Args:
-        module: of the command.
-        words: after its name.
-
     Raises:
         UsageError: it fails.
     """
@@ -227,12 +212,7 @@ def execute(module: str, words: Sequence[str]) -> None:
 
 
 def decode(name: str, folder: Path) -> dict[str, Any]:
-    """Decode the demo's test set by one method; return a digest of its trace.
-
-    Args:
-        name: a key of ``TRACES``.
-        folder: for the trace.
-    """
+    """Decode the demo's test set by one method; return a digest of its trace."""
     path = folder / f"{name}{TRACE}"
     execute("fairseq_cli.generate", generates(name, str(path)))
     records = [record for _, record in read(str(path))]
@@ -264,11 +244,7 @@ def digest(records: Sequence[Record]) -> str:
 
 
 def make(out: Path) -> None:
-    """Write the page, its pictures and traces.json.
-
-    Args:
-        out: folder of the pictures.
-    """
+    """Write the page, its pictures and traces.json."""
     text = out.with_suffix(".md")
     if text.exists() and not text.read_text("utf-8").startswith("# Gallery\n"):
         raise option_error("--out", str(out), f"a folder whose page {text} does not exist yet")
@@ -282,12 +258,7 @@ def make(out: Path) -> None:
 
 
 def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:
-    """Return the differences from what ``make`` writes.
-
-    Args:
-        out: folder of the pictures.
-        methods: the traces that are made again.
-    """
+    """Return the differences from what ``make`` writes."""
     text = out.with_suffix(".md")
     found = []
     if not text.is_file() or text.read_text("utf-8") != page(out):

@@ -31,10 +31,6 @@ class Passes(NamedTuple):
 def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
     """Read a subset of a data folder.
 
-    Args:
-        data: what paradec data images made.
-        subset: its name, as in ``test``.
-
     Returns:
         The size of the large images, and all pairs.
 
@@ -67,12 +63,6 @@ def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
 
 def read_outputs(path: str, size: Size, pairs: Sequence[Pair], subset: str) -> dict[int, Pixels]:
     """Read the images that a system wrote.
-
-    Args:
-        path: what fairseq-generate printed, or wrote to its --results-path.
-        size: of an output.
-        pairs: of the data folder.
-        subset: their subset's name, for errors.
 
     Returns:
         The images by their numbers in the subset, in ascending order.
@@ -115,11 +105,6 @@ def read_outputs(path: str, size: Size, pairs: Sequence[Pair], subset: str) -> d
 
 def read_report(path: str, numbers: Sequence[int], size: Size) -> Passes:
     """Read a decoder's report.
-
-    Args:
-        path: what --stats-file or --trace-file wrote.
-        numbers: of exactly the images that it must have.
-        size: of an output.
 
     Raises:
         UsageError: it is of another kind, or of other images; file and line are named.

@@ -71,11 +71,7 @@ def _fitted(path: str, pixels: Pixels, wanted: tuple[int, int]) -> Pixels:
 
 
 def _size(text: str) -> tuple[int, int]:
-    """Read ``N`` or ``HxW``.
-
-    Raises:
-        ArgumentTypeError: it is neither; argparse adds the flag's name.
-    """
+    """Read ``N`` or ``HxW``."""
     match = re.fullmatch(r"([1-9]\d{0,4})(?:[x×]([1-9]\d{0,4}))?", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: pixels, as in 8 or 8x8")
@@ -116,7 +112,7 @@ def compare(args: argparse.Namespace) -> int:
     print(f"{len(paths)} pictures in {args.out}, each with {seen}, from left to right.")
     if args.json is not None:
         made = Made(args.argv, args.json, "Super-resolution: quality of outputs")
-        documents.save_made(made, "images", notes, rows)
+        documents.save_made(made, notes, rows)
     return 0
 
 
@@ -127,15 +123,7 @@ def table(
     size: Size,
     reports: Mapping[str, Passes],
 ) -> list[Row]:
-    """Return the quality of all systems, and of bicubic enlarging.
-
-    Args:
-        systems: the images of each, by number.
-        pairs: the inputs and the truth, one per number.
-        numbers: which images are compared.
-        size: of an output.
-        reports: the decoders' reports by system.
-    """
+    """Return the quality of all systems, and of bicubic enlarging."""
     quality = ImageQuality([_text(pair.large) for pair in pairs], size)
     outputs = {label: [found[number] for number in numbers] for label, found in systems.items()}
     outputs[BICUBIC] = [enlarged(pair.small, size) for pair in pairs]

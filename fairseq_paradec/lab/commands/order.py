@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...cli import arguments
 from ...errors import excludes, option_error
-from . import text_files
+from . import pages, text_files
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from ...target_order import TargetOrder
 
 # Larger drawings are illegible.
 LONGEST = 200
-SUFFIXES = (".png", ".svg")
-
 NUMBERS = {
     "directions": "1, 2 (from both ends), or an even number (both ends of H/2 segments)",
     "tokens_per_direction": "tokens that each direction writes per step",
@@ -112,10 +110,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     drawn = view.drawing(order, words_of(args))
     if args.out is not None:
-        if args.out.suffix not in SUFFIXES:
-            raise option_error("--out", str(args.out), "a name that ends in .png or .svg")
-        if not args.out.parent.is_dir():
-            raise option_error("--out", str(args.out), "a file in a folder that exists")
-        view.draw(drawn, args.out)
+        view.draw(drawn, pages.check_picture("--out", str(args.out)))
     print(view.as_text(drawn))
     return 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -30,10 +31,6 @@ def is_page(path: str) -> bool:
 def check_page(flag: str, path: str) -> None:
     """Refuse a page that cannot be written.
 
-    Args:
-        flag: the flag that names it.
-        path: the page.
-
     Raises:
         UsageError: its folder does not exist, it may not be written, or it is another file.
     """
@@ -43,15 +40,7 @@ def check_page(flag: str, path: str) -> None:
 
 
 def check_folder(flag: str, path: str) -> None:
-    """Refuse a file whose folder does not exist or may not be written.
-
-    Args:
-        flag: the flag that names it.
-        path: the file.
-
-    Raises:
-        UsageError: it is such a file.
-    """
+    """Refuse a file whose folder does not exist or may not be written."""
     folder = os.path.dirname(os.path.realpath(path))
     if path == "" or os.path.isdir(path):
         raise option_error(flag, path, "a file, not a folder or nothing")
@@ -62,15 +51,7 @@ def check_folder(flag: str, path: str) -> None:
 
 
 def check_picture(flag: str, path: str) -> Path:
-    """Refuse a picture of an unknown kind, or that cannot be written.
-
-    Args:
-        flag: the flag that names it.
-        path: the picture.
-
-    Raises:
-        UsageError: its ending is not .png or .svg, or its folder does not exist.
-    """
+    """Refuse a picture of an unknown kind, or that cannot be written."""
     if Path(path).suffix not in SUFFIXES:
         raise option_error(flag, path, f"a name that ends in {' or '.join(SUFFIXES)}")
     check_folder(flag, path)
@@ -79,10 +60,7 @@ def check_picture(flag: str, path: str) -> Path:
 
 @contextlib.contextmanager
 def whole_file(path: str) -> Iterator[TextIO]:
-    """Open a text file that gets its name when it is complete.
-
-    Args:
-        path: the file; a link is followed.
+    """Open a text file that gets its name when it is complete; a link is followed.
 
     Raises:
         UsageError: the path is a device or a folder.
@@ -92,3 +70,11 @@ def whole_file(path: str) -> Iterator[TextIO]:
         raise UsageError(f"{path}: got a device or a folder; allowed: a file, which is replaced")
     with replacing(Path(target), shared=True) as part, part.open("w", encoding="utf-8") as file:
         yield file
+
+
+def warn_of_fonts(command: str, texts: Iterable[str]) -> None:
+    """Warn of characters of a picture that no font of the machine has."""
+    from ..analysis import fonts  # matplotlib takes a second to load
+
+    if missing := fonts.choose(texts).missing:
+        print(f"paradec {command}: warning: {fonts.warning(missing)}", file=sys.stderr)

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import heapq
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,11 +43,7 @@ ALLOWED = (
 
 
 class Lines:
-    """Where the sentences of a trace stand in its file.
-
-    Args:
-        path: the file.
-    """
+    """Where the sentences of a trace stand in its file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,13 +52,7 @@ class Lines:
         self._keys = trace.Keys()
 
     def add(self, record: Record, number: int, offset: int) -> None:
-        """Note where a sentence stands.
-
-        Args:
-            record: its line.
-            number: of the line, from 1.
-            offset: where it begins, in bytes.
-        """
+        """Note where a sentence stands."""
         source = hash(tuple(record.get("source") or ()))
         self.places[self._keys.of(record, number)] = number, offset, source
 
@@ -78,18 +67,12 @@ class Lines:
 
 @dataclass
 class Folder:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes:
-        documents: files of JSON, by name.
-        tallies: traces and statistics, by name.
-        lines: of the traces.
-        skipped: the reason for each file left out, by name.
-    """
-
-    documents: list[report.Document] = field(default_factory=list)
-    tallies: list[Tally] = field(default_factory=list)
-    lines: list[Lines] = field(default_factory=list)
+    documents: list[report.Document] = field(default_factory=list)  # files of JSON, by name
+    tallies: list[Tally] = field(default_factory=list)  # traces and statistics, by name
+    lines: list[Lines] = field(default_factory=list)  # of the traces
+    # the reason for each file left out, by name
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -100,9 +83,6 @@ class Folder:
 
 def read_folder(folder: Path) -> Folder:
     """Read all files of a folder, traces line by line.
-
-    Args:
-        folder: the folder.
 
     Raises:
         UsageError: it is no folder, holds nothing for a report, or a file is malformed.
@@ -127,10 +107,6 @@ def read_folder(folder: Path) -> Folder:
 
 def read_json(path: Path, found: Folder) -> None:
     """Read a JSON file into ``found``, and check it if its kind is known.
-
-    Args:
-        path: the file.
-        found: what the folder holds.
 
     Raises:
         UsageError: it is no JSON, or contradicts itself.
@@ -165,10 +141,6 @@ def read_json(path: Path, found: Folder) -> None:
 def read_lines(path: Path, found: Folder) -> None:
     """Read a file of JSON lines into ``found``, and count the sentences of a decoder.
 
-    Args:
-        path: the file.
-        found: what the folder holds.
-
     Raises:
         UsageError: it is empty, or a line is cut, of another version or kind, or contradicts
             itself.
@@ -184,10 +156,7 @@ def read_lines(path: Path, found: Folder) -> None:
         if tally.has_passes:
             try:
                 tally.positions = acceptance_by_position.count(read)
-            except (
-                KeyError,
-                TypeError,
-            ) as error:  # models of another order draft nothing
+            except (KeyError, TypeError) as error:  # models of another order draft nothing
                 raise UsageError(
                     f"{path}: a pass lacks a field, or it is wrong: {error}"
                 ) from error
@@ -199,11 +168,6 @@ def read_lines(path: Path, found: Folder) -> None:
 
 def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[Record]:
     """Yield a file's records, checked and counted, one line in memory at a time.
-
-    Args:
-        file: open, at its beginning.
-        tally: counts them.
-        lines: notes where they stand.
 
     Raises:
         UsageError: as in ``read_lines``.
@@ -227,12 +191,7 @@ def records(file: BinaryIO, tally: Tally, lines: Lines) -> Iterator[Record]:
 
 
 def shared(lines: Sequence[Lines], limit: int) -> list[trace.Key]:
-    """Return the first sentences, by number, that all traces have with the same source.
-
-    Args:
-        lines: of the traces.
-        limit: how many at most.
-    """
+    """Return the first sentences, by number, that all traces have with the same source."""
     first, *others = (one.places for one in lines)
     same = [
         key
@@ -252,10 +211,6 @@ def side_by_side(lines: Sequence[Lines], limit: int) -> Iterator[str]:
     """Yield the view of the first sentences of all traces, piece by piece.
 
     If the traces share no sentence, each is shown by itself.
-
-    Args:
-        lines: of the traces.
-        limit: how many sentences at most, or of each trace.
     """
     keys = shared(lines, limit)
     yield report.viewer_opening(bool(keys))
@@ -274,14 +229,7 @@ def side_by_side(lines: Sequence[Lines], limit: int) -> Iterator[str]:
 
 
 def write(file: TextIO, folder: Folder, title: str, limit: int) -> None:
-    """Write the page.
-
-    Args:
-        file: open.
-        folder: its contents.
-        title: its heading.
-        limit: the largest number of sentences shown.
-    """
+    """Write the page."""
     ids = report.anchors(one.name for one in folder.files)
     file.write(report.head(title, bool(folder.lines)))
     file.write(report.overview(folder.documents, folder.tallies, folder.skipped, ids))
@@ -341,11 +289,7 @@ def warn(folder: Folder) -> None:
     """Warn of characters that no font can draw."""
     found = [text for one in folder.files for text in texts(one)]
     if found:
-        from ..analysis import fonts
-
-        missing = fonts.choose(found).missing
-        if missing:
-            print(f"paradec report: warning: {fonts.warning(missing)}", file=sys.stderr)
+        pages.warn_of_fonts("report", found)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:

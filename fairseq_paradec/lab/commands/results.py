@@ -72,12 +72,7 @@ def render(folder: Path, out: Path) -> dict[Path, str]:
 
 
 def check(page: Path, text: str) -> bool:
-    """Return whether a page is up to date; print the differences.
-
-    Args:
-        page: the file; a missing one differs.
-        text: its expected text.
-    """
+    """Return whether a page is up to date; print the differences."""
     found = page.read_text(encoding="utf-8") if page.is_file() else ""
     if found == text:
         return True

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         f"Medians of {args.rounds} rounds. Processor: the time that the process itself computes.",
         *([] if used is None else [f"Cores that others used after the last round: {used:.1f}."]),
     ]
-    documents.save_made(Made(args.argv, args.out, args.title), "start-up", notes, rows)
+    documents.save_made(Made(args.argv, args.out, args.title), notes, rows)
     return 0
 
 

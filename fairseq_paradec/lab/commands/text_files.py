@@ -21,11 +21,6 @@ SCORED = "what fairseq-generate --score-reference printed"
 def printed(path: str, text: str, kind: str) -> dict[int, str]:
     """Return what fairseq-generate printed for each sentence.
 
-    Args:
-        path: the file, for errors.
-        text: of the file.
-        kind: a letter of S, T, H, D, P.
-
     Returns:
         The line's last column, by number in ascending order.
 
@@ -49,11 +44,6 @@ def printed(path: str, text: str, kind: str) -> dict[int, str]:
 def sentences(flag: str, path: str, kinds: Sequence[str]) -> list[str]:
     """Read texts, one per sentence, in the order of the data set.
 
-    Args:
-        flag: the flag that names the file, for errors.
-        path: the file.
-        kinds: the line types to take from fairseq-generate's output.
-
     Raises:
         UsageError: they cannot be read, or some are missing.
     """
@@ -74,14 +64,7 @@ def sentences(flag: str, path: str, kinds: Sequence[str]) -> list[str]:
 
 
 def same_number(texts: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse files of different lengths.
-
-    Args:
-        texts: by file.
-
-    Raises:
-        UsageError: they differ; the first two are named.
-    """
+    """Refuse files of different lengths."""
     (first, lines), *others = texts.items()
     for path, other in others:
         if len(other) != len(lines):
@@ -91,11 +74,7 @@ def same_number(texts: Mapping[str, Sequence[Any]]) -> None:
 
 
 def scores(flag: str, path: str) -> dict[int, list[float]]:
-    """Read log2-probabilities of targets' tokens, by sentence.
-
-    Args:
-        flag: the flag that names the file, for errors.
-        path: what ``fairseq-generate --score-reference`` printed.
+    """Read log2-probabilities of targets' tokens, by sentence, as ``--score-reference`` has it.
 
     Raises:
         UsageError: it is another file.
@@ -124,23 +103,24 @@ def named(by_path: Mapping[str, Any]) -> dict[str, Any]:
     return dict(zip(names, by_path.values(), strict=True))
 
 
+def each_once(name: str, paths: Sequence[str]) -> Sequence[str]:
+    """Return the files of an argument; refuse one that is named twice."""
+    if len(set(paths)) < len(paths):
+        raise option_error(name, " ".join(paths), "each file once")
+    return paths
+
+
 def translations(paths: Sequence[str]) -> dict[str, list[str]]:
     """Read the translations of all systems, by file.
 
     Raises:
         UsageError: a file is named twice, or cannot be read.
     """
-    if len(set(paths)) < len(paths):
-        raise option_error("HYP", " ".join(paths), "each file once")
-    return {path: sentences("HYP", path, TRANSLATION) for path in paths}
+    return {path: sentences("HYP", path, TRANSLATION) for path in each_once("HYP", paths)}
 
 
 def seconds_of(path: str, count: int) -> list[float]:
-    """Read the time of each sentence.
-
-    Args:
-        path: what ``--stats-file`` wrote, with ``--batch-size 1``.
-        count: of sentences.
+    """Read the time of each sentence, as ``--stats-file`` wrote it at ``--batch-size 1``.
 
     Raises:
         UsageError: it is another file, or a sentence has no time of its own.

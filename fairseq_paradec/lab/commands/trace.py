@@ -30,19 +30,12 @@ from . import pages
 
 @dataclass(frozen=True)
 class Entry:
-    """A sentence of one file.
+    """A sentence of one file."""
 
-    Attributes:
-        file: which of the files, from 0.
-        number: of its line, from 1.
-        record: the line.
-        sentence: read from it.
-    """
-
-    file: int
-    number: int
-    record: Record
-    sentence: trace_view.Sentence
+    file: int  # which of the files, from 0
+    number: int  # of its line, from 1
+    record: Record  # the line
+    sentence: trace_view.Sentence  # read from it
 
 
 #: Identifies a sentence in every file: its ``id`` (or its line, without one), and the number of
@@ -57,12 +50,7 @@ class Keys:
         self._seen: Counter[str] = Counter()
 
     def of(self, record: Record, number: int) -> Key:
-        """Return the key of the next line.
-
-        Args:
-            record: the line.
-            number: its number, from 1.
-        """
+        """Return the key of the next line."""
         known = record.get("id")
         # fairseq-interactive gives no number.
         name = f"sentence of line {number}" if known is None else f"sentence {known}"
@@ -72,9 +60,6 @@ class Keys:
 
 class Indexed:
     """A trace in which sentences are looked up; only their offsets are kept in memory.
-
-    Args:
-        path: the file.
 
     Raises:
         UsageError: as ``records.read``, for any line; or the file is a pipe.
@@ -110,11 +95,6 @@ def groups(
 
     The order is that of the first file, which is read line by line; sentences that only later files
     have follow.
-
-    Args:
-        paths: the files.
-        wanted: the sentences' numbers (``id``); None for all.
-        limit: how many sentences at most; None for all.
 
     Raises:
         UsageError: a file is malformed, none has a wanted number, or the sources differ.
@@ -183,11 +163,7 @@ def _entries(paths: Sequence[str], name: str, lines: Sequence[Line]) -> list[Ent
 
 
 def image_size(text: str) -> Size:
-    """Read the argument of ``--image-size``.
-
-    Raises:
-        ArgumentTypeError: it is no size; argparse adds the flag's name.
-    """
+    """Read the argument of ``--image-size``."""
     parts = text.split("x")
     if len(parts) in (2, 3) and all(re.fullmatch("[0-9]{1,5}", part) for part in parts):
         height, width, *channels = map(int, parts)
@@ -299,13 +275,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 def group_text(
     group: Sequence[Entry], files: Sequence[str], text: Callable[[trace_view.Sentence], str]
 ) -> str:
-    """Return a sentence for a terminal, file by file if there are several.
-
-    Args:
-        group: its entries.
-        files: names of all files.
-        text: formats the sentence of one file.
-    """
+    """Return a sentence for a terminal, file by file if there are several."""
     if len(files) == 1:
         return text(group[0].sentence)
     found = {entry.file: text(entry.sentence) for entry in group}
@@ -337,13 +307,11 @@ def _write(html: TextIO, group: Sequence[Entry], files: Sequence[str]) -> None:
 
 def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size | None) -> None:
     """Draw a sentence from all files, or an image of this size."""
-    from ..analysis import fonts, raster_plot, trace_plot  # matplotlib takes a second to load
+    from ..analysis import raster_plot, trace_plot  # matplotlib takes a second to load
 
     found, names = [entry.sentence for entry in group], [files[entry.file] for entry in group]
     texts = trace_plot.texts(found) if size is None else raster_plot.texts(found, names)
-    missing = fonts.choose(texts).missing
-    if missing:
-        print(f"paradec trace: warning: {fonts.warning(missing)}", file=sys.stderr)
+    pages.warn_of_fonts("trace", texts)
     if size is None:
         trace_plot.draw(found, path, names)
     else:
@@ -352,10 +320,8 @@ def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size |
 
 def _draw_tree(entry: Entry, path: Path) -> None:
     """Draw the tree of a sentence that a drafted beam decoded."""
-    from ..analysis import beam_plot, fonts  # matplotlib takes a second to load
+    from ..analysis import beam_plot  # matplotlib takes a second to load
 
     nodes = beam_tree.read_tree(entry.record, entry.sentence.name)
-    missing = fonts.choose(beam_plot.texts(entry.record, nodes)).missing
-    if missing:
-        print(f"paradec trace: warning: {fonts.warning(missing)}", file=sys.stderr)
+    pages.warn_of_fonts("trace", beam_plot.texts(entry.record, nodes))
     beam_plot.draw(entry.record, nodes, path)

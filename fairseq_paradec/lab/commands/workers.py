@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         "rounds, in turns, also of the ratios; a thread each.",
         "Start: the same command for the first line alone.",
     ]
-    documents.save_made(Made(args.argv, args.out, args.title), "workers", notes, rows)
+    documents.save_made(Made(args.argv, args.out, args.title), notes, rows)
     return 0
 
 

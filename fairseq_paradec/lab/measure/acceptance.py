@@ -6,7 +6,6 @@ that it reads. Outputs are compared with those of fairseq's own beam-1 search.
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import itertools
 import json
@@ -22,11 +21,11 @@ from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
 from ...registry import HEADS, METHODS
-from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
+from ..analysis.blocks import METHOD, SINGLE_TOKENS
 from ..analysis.quality import Quality
-from ..analysis.text_table import table
 from ..settings import Made
 from . import SMOKE_SENTENCES, documents
+from .acceptance_rows import BLOCK, LENGTH, Options, drafts_alone, histogram, row, shown
 from .journal import Journal, origin, subset_files
 from .judge import agreement, read_references, score_columns, targets
 from .loading import choose
@@ -56,65 +55,38 @@ SWEPT = (
     "min_block",
 )
 JUDGE = "fairseq --beam 1"
-BLOCK = "mean accepted block (tokens / blocks)"
-LENGTH = "length ratio"
 # Columns that are dropped if no row has a value in them.
 OPTIONAL = ("model", "drafter", "confidence", "nodes", "beta", "tau", "epsilon", "l", BLOCK)
 
 END = "</s>"
 
-Options = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Settings(Made):
-    """Of ``paradec acceptance``.
+    """Of ``paradec acceptance``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: verifiers, each perhaps an ensemble with ``:`` between its checkpoints.
-        decoding: methods.
-        swept: the values of each of SWEPT; [None]: it is not given.
-        subset: of the data.
-        raw: plain references; None: none.
-        max_len_b: fairseq's; None: its default.
-        batch_size: sentences per batch.
-        sentences: how many; None: all.
-        dtype: of the models.
-        device: ``cpu`` or ``cuda``.
-        smoke: whether only few sentences, and one row of each method, are measured.
-    """
-
-    data: str
-    path: Sequence[str]
-    decoding: Sequence[str]
-    swept: Mapping[str, Sequence[Any]]
-    subset: str
-    raw: Path | None
-    max_len_b: int | None
-    batch_size: int
-    sentences: int | None
-    dtype: str
-    device: str
-    smoke: bool
+    data: str  # fairseq's data folder
+    path: Sequence[str]  # verifiers, each perhaps an ensemble with ``:`` between its checkpoints
+    decoding: Sequence[str]  # methods
+    swept: Mapping[str, Sequence[Any]]  # the values of each of SWEPT; [None]: it is not given
+    subset: str  # of the data
+    raw: Path | None  # plain references; None: none
+    max_len_b: int | None  # fairseq's; None: its default
+    batch_size: int  # sentences per batch
+    sentences: int | None  # how many; None: all
+    dtype: str  # of the models
+    device: str  # ``cpu`` or ``cuda``
+    smoke: bool  # whether only few sentences, and one row of each method, are measured
 
 
 class Test(NamedTuple):
-    """A verifier, and the sentences of a subset that it can translate.
+    """A verifier, and the sentences of a subset that it can translate."""
 
-    Attributes:
-        path: the verifier's checkpoint.
-        models: loads the verifier and drafters.
-        numbers: the numbers of the sentences, from short to long.
-        batch_size: sentences per batch.
-        limits: fairseq's flags that all settings share.
-    """
-
-    path: str
-    models: Models
-    numbers: list[int]
-    batch_size: int
-    limits: Options
+    path: str  # the verifier's checkpoint
+    models: Models  # loads the verifier and drafters
+    numbers: list[int]  # the numbers of the sentences, from short to long
+    batch_size: int  # sentences per batch
+    limits: Options  # fairseq's flags that all settings share
 
     @property
     def verifier(self) -> list[Any]:
@@ -123,21 +95,16 @@ class Test(NamedTuple):
 
     def system(self, options: Options, **more: Any) -> FairseqSystem:
         """Return the decoder of a setting."""
-        if _drafts_alone(options["decoding"]):
+        if drafts_alone(options["decoding"]):
             options = {"path" if k == "drafter_path" else k: v for k, v in options.items()}
         return FairseqSystem(Spec.of(options), self.models, self.path, self.limits | more)
 
 
 class Setting(NamedTuple):
-    """The setting of one row.
+    """The setting of one row."""
 
-    Attributes:
-        test: the verifier and the sentences.
-        options: the options of decoding, by the flags' names.
-    """
-
-    test: Test
-    options: Options
+    test: Test  # the verifier and the sentences
+    options: Options  # the options of decoding, by the flags' names
 
 
 def combinations(args: Settings, tests: Sequence[Test]) -> list[Setting]:
@@ -179,11 +146,6 @@ def _of_one(args: Settings, test: Test, tests: Sequence[Test]) -> list[Options]:
     return [options for i, options in enumerate(found) if options not in found[:i]]
 
 
-def _drafts_alone(decoding: str) -> bool:
-    """Return whether a method decodes a drafter without a verifier."""
-    return METHODS[decoding].drafts_alone if decoding in METHODS else False
-
-
 def prepare(args: Settings) -> list[Setting]:
     """Load the models and choose the sentences; raise errors about settings before any work.
 
@@ -195,7 +157,7 @@ def prepare(args: Settings) -> list[Setting]:
     subset_files(args.data, args.subset)
     check_device(args.device)
     for path in args.swept["drafter_path"]:
-        alone = next(filter(_drafts_alone, args.decoding), None)
+        alone = next(filter(drafts_alone, args.decoding), None)
         if path is None and alone is not None:
             allowed = f"a checkpoint of --arch block_nat, with {alone}"
             raise option_error("--drafter-path", None, allowed)
@@ -215,7 +177,7 @@ def prepare(args: Settings) -> list[Setting]:
     return settings
 
 
-# ---- one row ------------------------------------------------------------------------------------
+# ---- one setting --------------------------------------------------------------------------------
 
 
 def judged(test: Test, bar: Any) -> dict[str, Any]:
@@ -227,12 +189,6 @@ def judged(test: Test, bar: Any) -> dict[str, Any]:
 
 def counted(test: Test, options: Options, wanted: Sequence[list[str]], bar: Any) -> dict[str, Any]:
     """Translate with one setting.
-
-    Args:
-        test: the verifier and the sentences.
-        options: the setting.
-        wanted: the judge's tokens.
-        bar: the progress bar, advanced by one per sentence.
 
     Returns:
         By sentence ``tokens``, ``texts``, ``passes``, and by pass the numbers of ``drafted`` and
@@ -253,96 +209,7 @@ def counted(test: Test, options: Options, wanted: Sequence[list[str]], bar: Any)
     }
 
 
-def row(
-    options: Options,
-    entry: dict[str, Any],
-    wanted: Sequence[list[str]],
-    base: Sequence[list[str]],
-    model: str = "-",
-) -> dict[str, Any]:
-    """Sum up one setting.
-
-    Args:
-        options: the setting.
-        entry: the result of ``counted``.
-        wanted: the judge's tokens.
-        base: the judge's tokens with the first model.
-        model: its name, if there are several.
-    """
-    flags, outputs = entry["flags"], entry["tokens"]
-    tokens, passes = sum(map(len, outputs)), sum(entry["passes"])
-    drafted = sum(map(sum, entry["drafted"]))
-    accepted = sum(map(sum, entry["accepted"]))
-    return {
-        "model": model,
-        "decoder": options["decoding"],
-        "label": label(options, entry, wanted),
-        "drafter": options.get("drafter_path", "-"),
-        "k": flags.get("block_size", "-"),
-        "confidence": options.get("draft_confidence", "-"),
-        "nodes": options.get("draft_tree", "-"),
-        "beta": flags.get("accept_topk", "-"),
-        "tau": flags.get("accept_margin", "-"),
-        "epsilon": options.get("accept_distance", "-"),
-        "l": options.get("min_block", "-"),
-        "sentences": len(outputs),
-        "tokens": tokens,
-        LENGTH: round(tokens / sum(map(len, base)), 3),
-        "passes per sentence": round(passes / len(outputs), 3),
-        "tokens per pass": round(tokens / passes, 3),
-        BLOCK: mean_block(entry) if options["decoding"] in (SINGLE_TOKENS, METHOD) else "-",
-        "accepted per pass": round(accepted / passes, 3) if drafted else "-",
-        "identical, %": round(100 * _same(outputs, wanted) / len(outputs), 2),
-        "ties": "-" if entry["ties"] is None else entry["ties"],
-    }
-
-
-def label(options: Options, entry: dict[str, Any], wanted: Sequence[list[str]]) -> str:
-    """Return the label of a setting's outputs against its model's greedy search.
-
-    A lossless setting with an output that differs by more than a tie is not labelled exact.
-    """
-    if _drafts_alone(options["decoding"]):
-        return OTHER_MODEL
-    if entry["ties"] is None:
-        return RELAXED
-    beyond = len(wanted) - _same(entry["tokens"], wanted) - entry["ties"]
-    if beyond:
-        return f"NOT EXACT ({beyond} of {len(wanted)})"
-    return f"{EXACT} but for {entry['ties']} ties of {len(wanted)}" if entry["ties"] else EXACT
-
-
-def mean_block(entry: dict[str, Any]) -> float:
-    """Return the mean accepted block size, over all blocks of all sentences."""
-    sizes = [
-        size
-        for accepted, tokens in zip(entry["accepted"], entry["tokens"], strict=True)
-        for size in block_sizes(accepted, len(tokens))
-    ]
-    return round(sum(sizes) / len(sizes), 3)
-
-
-def histogram(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the column with the share of passes for each number of accepted tokens."""
-    counts = collections.Counter(itertools.chain(*entry["accepted"]))
-    text = " ".join(f"{100 * counts[i] / counts.total():.0f}" for i in range(max(counts) + 1))
-    drafts = any(map(any, entry["drafted"]))
-    return {"% of passes that accept 0, 1, 2, ... tokens": text if drafts else "-"}
-
-
-def _same(ours: Sequence[list[str]], theirs: Sequence[list[str]]) -> int:
-    return sum(a == b for a, b in zip(ours, theirs, strict=True))
-
-
-def shown(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows for a terminal: columns with a value, and the drafter's if there are several."""
-    columns = [c for c in rows[0] if any(r[c] != "-" for r in rows)]
-    if len({row.get("drafter", "-") for row in rows} - {"-"}) == 1:
-        columns.remove("drafter")
-    return table([{c: row[c] for c in columns} for row in rows])
-
-
-# ---- all rows -----------------------------------------------------------------------------------
+# ---- all settings -------------------------------------------------------------------------------
 
 
 def key(args: Settings, test: Test, options: Options) -> str:
@@ -444,7 +311,7 @@ def acceptance(args: Settings) -> int:
         idle.add(BLOCK)
     rows = [{k: v for k, v in one.items() if k not in idle} for one in rows]
     found = notes(args, first, several, BLOCK not in idle, quality)
-    documents.save_made(args, "acceptance", found, rows)
+    documents.save_made(args, found, rows)
     print(shown(rows))
     return 0
 

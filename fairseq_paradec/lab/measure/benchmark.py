@@ -45,47 +45,26 @@ ALWAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Of ``paradec benchmark``.
+    """Of ``paradec benchmark``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: the checkpoint whose greedy output is the yardstick.
-        decoders: besides those of ``ALWAYS``.
-        subset: of the data.
-        reference: plain text; None: that of the data.
-        sentences: how many; None: all.
-        timed: of them, for latency.
-        rounds: so many, interleaved.
-        batch_sizes: of the throughput sweep.
-        threads: of the CPU; the first is for all but latency.
-        dtype: of all decoders.
-        device: ``cpu`` or ``cuda``.
-        limits: those of ``COMMON`` that are given.
-        peers: other engines.
-        busy: also while others use the machine.
-        argv: the words after ``paradec``.
-        out: the JSON file to write; page and picture go beside it.
-        title: of the document; None: made of the checkpoint's name.
-    """
-
-    data: str
-    path: str
-    decoders: Sequence[Spec]
-    subset: str
-    reference: Path | None
-    sentences: int | None
-    timed: int
-    rounds: int
-    batch_sizes: Sequence[int]
-    threads: Sequence[int]
-    dtype: str
-    device: str
-    limits: Mapping[str, Any]
-    peers: Sequence[str]
-    busy: bool
-    argv: Sequence[str]
-    out: Path
-    title: str | None
+    data: str  # fairseq's data folder
+    path: str  # the checkpoint whose greedy output is the yardstick
+    decoders: Sequence[Spec]  # besides those of ``ALWAYS``
+    subset: str  # of the data
+    reference: Path | None  # plain text; None: that of the data
+    sentences: int | None  # how many; None: all
+    timed: int  # of them, for latency
+    rounds: int  # so many, interleaved
+    batch_sizes: Sequence[int]  # of the throughput sweep
+    threads: Sequence[int]  # of the CPU; the first is for all but latency
+    dtype: str  # of all decoders
+    device: str  # ``cpu`` or ``cuda``
+    limits: Mapping[str, Any]  # those of ``COMMON`` that are given
+    peers: Sequence[str]  # other engines
+    busy: bool  # also while others use the machine
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path  # the JSON file to write; page and picture go beside it
+    title: str | None  # of the document; None: made of the checkpoint's name
 
 
 def benchmark(args: Settings) -> int:
@@ -137,7 +116,7 @@ def benchmark(args: Settings) -> int:
         "version": VERSIONS[BENCHMARK][-1],
         "title": args.title or f"Benchmark of {args.path}",
         "notes": [*notes(setting, systems, args), *left_out],
-        **machine.circumstances("benchmark", args.argv[1:]),
+        **machine.circumstances(args.argv),
         **report(bench, quality, setting),
     }
     document["notes"] += [f"{k}: {v}" for k, v in document["signatures"].items()]
@@ -248,11 +227,6 @@ def save(path: Path, document: dict[str, Any]) -> None:
 
 def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[str, Any]:
     """Make the document of a benchmark, without title and circumstances.
-
-    Args:
-        bench: the finished benchmark.
-        quality: with the references, in the order of the plan's sentences.
-        setting: the settings of the run.
 
     Returns:
         The JSON document, its tables made from the raw samples in it.

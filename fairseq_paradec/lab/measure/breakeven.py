@@ -37,68 +37,40 @@ Curve = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Settings(SizedModel, Timing):
-    """Of ``paradec breakeven``.
+    """Of ``paradec breakeven``."""
 
-    Attributes:
-        decoders: those that draft; none: all that have a drafter.
-        block_sizes: of them.
-        rates: how often a drafted token is right.
-        drafter_width: of a random drafter; None: the model's.
-        drafter_layers: of its decoder.
-        drafter_shortlist: so many first tokens to draft from; None: all.
-        drafter_dtype: of the drafts' weights; None: the decoders' own default.
-        marks: where trained pairs stand.
-        subset: of the data.
-        sentences: how many.
-        plot: the picture to write; None: none.
-        argv: the words after ``paradec``.
-        out: the JSON file to write; None: none.
-        title: of the table; None: made of the model's name.
-        beam: of drafted beams; None: drafts are of greedy search.
-    """
-
-    decoders: Sequence[str]
-    block_sizes: Sequence[int]
-    rates: Sequence[float]
-    drafter_width: int | None
-    drafter_layers: int
-    drafter_shortlist: int | None
-    drafter_dtype: str | None
-    marks: Sequence[Mark]
-    subset: str
-    sentences: int
-    plot: Path | None
-    argv: Sequence[str]
-    out: Path | None
-    title: str | None
-    beam: int | None
+    decoders: Sequence[str]  # those that draft; none: all that have a drafter
+    block_sizes: Sequence[int]  # of them
+    rates: Sequence[float]  # how often a drafted token is right
+    drafter_width: int | None  # of a random drafter; None: the model's
+    drafter_layers: int  # of its decoder
+    drafter_shortlist: int | None  # so many first tokens to draft from; None: all
+    drafter_dtype: str | None  # of the drafts' weights; None: the decoders' own default
+    marks: Sequence[Mark]  # where trained pairs stand
+    subset: str  # of the data
+    sentences: int  # how many
+    plot: Path | None  # the picture to write; None: none
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path | None  # the JSON file to write; None: none
+    title: str | None  # of the table; None: made of the model's name
+    beam: int | None  # of drafted beams; None: drafts are of greedy search
 
 
 @dataclass
 class Way:
-    """One way to decode.
+    """One way to decode."""
 
-    Attributes:
-        engine: its name.
-        decoder: GREEDY, or the name of a decoder that drafts.
-        block_size: of that; 0 of GREEDY.
-        rate: how often a drafted token is right; None: the drafter is not told, or there is none.
-        generator: decodes a batch.
-        told: see ``tell``.
-        texts: by sentence, what its drafters are told, if they are.
-        tokens: of all outputs.
-        passes: for all outputs.
-    """
-
-    engine: str
-    decoder: str
-    block_size: int
+    engine: str  # its name
+    decoder: str  # GREEDY, or the name of a decoder that drafts
+    block_size: int  # of that; 0 of GREEDY
+    # how often a drafted token is right; None: the drafter is not told, or there is none
     rate: float | None
-    generator: Any
-    told: list[list[int]]
+    generator: Any  # decodes a batch
+    told: list[list[int]]  # see ``tell``
+    # by sentence, what its drafters are told, if they are
     texts: list[list[int]] = field(default_factory=list)
-    tokens: int = 0
-    passes: int = 0
+    tokens: int = 0  # of all outputs
+    passes: int = 0  # for all outputs
 
     @property
     def curve(self) -> Curve:
@@ -163,12 +135,6 @@ def make_ways(
     pair: Pair, drafters: dict[str, str | None], args: Settings, limits: dict[str, int]
 ) -> list[Way]:
     """Build the generators; those of an engine share its weights.
-
-    Args:
-        pair: the models.
-        drafters: ``--drafter-path`` of each decoder that drafts.
-        args: of ``paradec breakeven``.
-        limits: fairseq's, by the flags' names.
 
     Raises:
         UsageError: no decoder drafts in these engines.
@@ -350,11 +316,11 @@ def breakeven(args: Settings) -> int:
     rows = table(ways, list(zip(*found, strict=True)), args.marks)
     notes = _notes(bench, drafters, args) + [
         f"Medians of {args.rounds} interleaved rounds after a warm-up, batch 1, cpu, "
-        f"{args.threads} thread(s); {rounds.others_used(used, args.busy)}.",
+        f"{args.threads} thread(s); {rounds.others_used(used, args.busy)}."
     ]
     title = args.title or f"When drafting pays: {args.name}"
     if args.out is not None:
-        documents.save_made(Made(args.argv, args.out, title), "breakeven", notes, rows)
+        documents.save_made(Made(args.argv, args.out, title), notes, rows)
     if args.plot is not None:
         from ..analysis.speed_plot import draw_break_even  # matplotlib takes a second to load
 

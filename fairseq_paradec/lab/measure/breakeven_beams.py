@@ -25,26 +25,15 @@ from .passes.models import Pair, check_model, make_pair, parse_engine, sizes
 
 @dataclass(frozen=True)
 class Way:
-    """A decoder with a beam in an engine.
+    """A decoder with a beam in an engine."""
 
-    Attributes:
-        engine: its name.
-        decoder: its method.
-        generator: decodes a batch; it measures passes at its first.
-    """
-
-    engine: str
-    decoder: str
-    generator: Any
+    engine: str  # its name
+    decoder: str  # its method
+    generator: Any  # decodes a batch; it measures passes at its first
 
 
 def make_ways(pair: Pair, drafters: dict[str, str | None], args: Settings) -> list[Way]:
     """Build the generators.
-
-    Args:
-        pair: the models.
-        drafters: ``--drafter-path`` of each decoder.
-        args: of ``paradec breakeven``, with a beam.
 
     Raises:
         UsageError: an engine is torch's, or no decoder drafts in these engines.
@@ -89,13 +78,7 @@ def middle(found: Sequence[Costs]) -> Costs:
 
 
 def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]]) -> list[Row]:
-    """Make the rows: of each way and depth where it pays, the marks, and the rates.
-
-    Args:
-        args: of ``paradec breakeven``, with a beam.
-        ways: the decoders.
-        found: of each, by round.
-    """
+    """Make the rows: of each way and depth where it pays, the marks, and the rates."""
     answers: list[Row] = []
     measured: list[Row] = []
     for way, of_rounds in zip(ways, found, strict=True):
@@ -131,11 +114,7 @@ def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]])
 
 
 def breakeven_beams(args: Settings) -> int:
-    """Measure, print the table, and write the file; return the exit status.
-
-    Raises:
-        UsageError: options do not fit.
-    """
+    """Measure, print the table, and write the file; return the exit status."""
     assert args.beam is not None
     check_model(args)
     if args.plot is not None:
@@ -175,6 +154,6 @@ def breakeven_beams(args: Settings) -> int:
     ]
     title = args.title or f"When drafted beams pay: {args.name}"
     if args.out is not None:
-        documents.save_made(Made(args.argv, args.out, title), "breakeven", notes, rows)
+        documents.save_made(Made(args.argv, args.out, title), notes, rows)
     print(markdown([{"title": title, "notes": notes, "rows": rows}]))
     return 0

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ... import files
 from ...errors import UsageError, option_error
 from ...translator import model_folder
 from ...translator.documents import Document
@@ -39,70 +40,41 @@ WARM_UP = 8
 
 @dataclass(frozen=True)
 class Settings(Made):
-    """Of ``paradec clients``.
+    """Of ``paradec clients``."""
 
-    Attributes:
-        file: plain text, a sentence a line.
-        model: a model folder.
-        decoding: of all but greedy search; None: as ``paradec translate``.
-        clients: that ask at once.
-        limit: sentences of a measurement of many clients.
-        alone: sentences of one client.
-        typed: lines that are typed.
-        threads: of each process.
-        rounds: so many, in which the measurements alternate.
-        busy: also while others use the machine.
-    """
-
-    file: Path
-    model: Path
-    decoding: str | None
-    clients: int
-    limit: int
-    alone: int
-    typed: int
-    threads: int
-    rounds: int
-    busy: bool
+    file: Path  # plain text, a sentence a line
+    model: Path  # a model folder
+    decoding: str | None  # of all but greedy search; None: as ``paradec translate``
+    clients: int  # that ask at once
+    limit: int  # sentences of a measurement of many clients
+    alone: int  # sentences of one client
+    typed: int  # lines that are typed
+    threads: int  # of each process
+    rounds: int  # so many, in which the measurements alternate
+    busy: bool  # also while others use the machine
 
 
 class Found(NamedTuple):
-    """What some requests have given.
+    """What some requests have given."""
 
-    Attributes:
-        seconds: from the first one to the last answer.
-        answers: in the order of the texts.
-        each: seconds of each request; empty: they were not timed one by one.
-    """
-
-    seconds: float
-    answers: list[str]
-    each: list[float]
+    seconds: float  # from the first one to the last answer
+    answers: list[str]  # in the order of the texts
+    each: list[float]  # seconds of each request; empty: they were not timed one by one
 
 
 class Measured(NamedTuple):
-    """A measurement of one round.
+    """A measurement of one round."""
 
-    Attributes:
-        served: by the server.
-        beside: what stands beside it.
-        ratio: of the two, as its target has it.
-    """
-
-    served: float
-    beside: float
-    ratio: float
+    served: float  # by the server
+    beside: float  # what stands beside it
+    ratio: float  # of the two, as its target has it
 
 
 # ---- clients -------------------------------------------------------------------------------------
 
 
 class Connection:
-    """A connection to the server, for one request after another.
-
-    Args:
-        streams: of asyncio.
-    """
+    """A connection to the server, for one request after another."""
 
     def __init__(self, *streams: Any) -> None:
         self.reader, self.writer = streams
@@ -242,27 +214,11 @@ def port_of(server: subprocess.Popen[str]) -> int:
     raise UsageError(said.strip() or "paradec serve ends")
 
 
-def processor_seconds(process: subprocess.Popen[str]) -> float:
-    """Return what a process has computed since it started; 0: this system does not say."""
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
-
-
 # ---- the measurements ----------------------------------------------------------------------------
 
 
 class Bench:
-    """A server, a ``paradec translate`` and a model in this process; all answers must be alike.
-
-    Args:
-        args: the settings.
-        lines: the text.
-        options: how all of them decode.
-        server: ``paradec serve``, with a pipe of what it says.
-        translate: ``paradec translate``, with pipes.
-    """
+    """A server, a ``paradec translate`` and a model in this process; all answers must be alike."""
 
     def __init__(
         self,
@@ -310,7 +266,7 @@ class Bench:
 
     def seconds(self) -> float:
         """Return what the server and ``paradec translate`` have computed."""
-        return processor_seconds(self.server) + processor_seconds(self.translate)
+        return sum(machine.processor_seconds(one.pid) for one in (self.server, self.translate))
 
     def same(self, texts: Sequence[str], found: Found) -> Found:
         """Return what was found.
@@ -337,9 +293,9 @@ class Bench:
     def counting(self, name: str, work: Callable[[], Found]) -> Found:
         """Note how many milliseconds a process computes for each of all lines."""
         process = self.server if name == "serve" else self.translate
-        before = processor_seconds(process)
+        before = machine.processor_seconds(process.pid)
         found = work()
-        each = (processor_seconds(process) - before) / len(self.lines)
+        each = (machine.processor_seconds(process.pid) - before) / len(self.lines)
         self.computed[name].append(1000 * each)
         return found
 
@@ -399,10 +355,7 @@ def clients(args: Settings) -> int:
         UsageError: FILE is no text, a process ends, or answers are not alike.
     """
     torch.set_num_threads(args.threads)
-    try:
-        text = args.file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise option_error("FILE", str(args.file), f"text in UTF-8 ({error})") from error
+    text = files.read("FILE", str(args.file))
     language = model_folder.read(args.model).source
     lines = [line for line in map(str.strip, text.splitlines()) if is_one(line, language)]
     if not lines:
@@ -460,5 +413,5 @@ def clients(args: Settings) -> int:
         f"Load: requests come at random at {LOAD:g} of the round's rate of {args.clients} clients; "
         "their milliseconds count from the time at which they were to be sent.",
     ]
-    documents.save_made(args, "clients", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0

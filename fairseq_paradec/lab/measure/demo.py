@@ -37,25 +37,15 @@ REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
 
 @dataclass(frozen=True)
 class Settings:
-    """Of ``paradec demo``.
+    """Of ``paradec demo``."""
 
-    Attributes:
-        data: fairseq's data folder, with a ``test`` subset.
-        path: the checkpoint; None: ``model.pt`` of the folder.
-        drafters: given checkpoints, by the kind of drafter.
-        sentences: at most so many.
-        rounds: so many, interleaved.
-        block_size: positions per pass.
-        threads: of the CPU.
-    """
-
-    data: Path
-    path: Path | None
-    drafters: Mapping[str, Path | None]
-    sentences: int
-    rounds: int
-    block_size: int
-    threads: int
+    data: Path  # fairseq's data folder, with a ``test`` subset
+    path: Path | None  # the checkpoint; None: ``model.pt`` of the folder
+    drafters: Mapping[str, Path | None]  # given checkpoints, by the kind of drafter
+    sentences: int  # at most so many
+    rounds: int  # so many, interleaved
+    block_size: int  # positions per pass
+    threads: int  # of the CPU
 
 
 def decoders(
@@ -85,12 +75,7 @@ def decoders(
 
 
 def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
-    """Format the comparison.
-
-    Args:
-        bench: the finished benchmark.
-        same: the counts of ``agreement`` for each system with the same model.
-    """
+    """Format the comparison."""
     heads = ["decoder", "passes", "tokens", "ms per", "speed-up", "identical"]
     under = ["", "per sentence", "per pass", "sentence", "", "to greedy"]
     cells = [heads, under]
@@ -115,14 +100,7 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
 
 
 def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str | None) -> str:
-    """Show a short, a medium and a long sentence with translation and reference.
-
-    Args:
-        bench: the finished benchmark; its sentences go from short to long.
-        label: the decoder of the translations.
-        targets: the references of the whole test set.
-        language: of the sources, as ``text_language`` has it.
-    """
+    """Show a short, a medium and a long sentence with translation and reference."""
     task, sentences = bench.systems[0].task, bench.plan.sentences
     texts = bench.journal.entries[f"outputs/1/{label}"]["texts"]
     lines = []
@@ -136,11 +114,7 @@ def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str
 
 
 def describe(same: dict[str, dict[str, int]]) -> str:
-    """Describe in words how the outputs of lossless decoders differ from greedy search's.
-
-    Args:
-        same: the counts of ``agreement`` for each lossless system.
-    """
+    """Describe in words how the outputs of lossless decoders differ from greedy search's."""
     lines = []
     for name, counts in same.items():
         if counts["identical"] < counts["sentences"]:

@@ -70,15 +70,7 @@ def save(
     rows: Sequence[dict[str, Any]],
     made_by: dict[str, Any],
 ) -> None:
-    """Write a table as JSON; ``paradec results`` renders it.
-
-    Args:
-        path: the file to write.
-        title: the section's title.
-        notes: the notes below the table.
-        rows: one dict per row, all with the same keys, which are the columns.
-        made_by: the ``circumstances``.
-    """
+    """Write a table as JSON; rows have the same keys, and ``made_by`` is ``circumstances``."""
     document = {
         "schema": SCHEMA,
         "version": VERSIONS[SCHEMA][-1],
@@ -91,21 +83,11 @@ def save(
     write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def save_made(
-    made: Made, command: str, notes: Sequence[str], rows: Sequence[dict[str, Any]]
-) -> None:
-    """Write the table that a command made.
-
-    Args:
-        made: by which words, with which title, in which file.
-        command: the subcommand's name.
-        notes: the notes below the table.
-        rows: see ``save``.
-    """
+def save_made(made: Made, notes: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Write the table that a command made."""
     from .machine import circumstances  # imports torch, which readers do not need
 
-    made_by = circumstances(command, made.argv[1:])
-    save(made.out, made.title, notes, rows, made_by)
+    save(made.out, made.title, notes, rows, circumstances(made.argv))
 
 
 def check(document: dict[str, Any], name: str) -> None:
@@ -113,13 +95,6 @@ def check(document: dict[str, Any], name: str) -> None:
 
     Tables of versions that had other ones are made anew, and decoders get the options by name that
     older files lack.
-
-    Args:
-        document: the JSON; its ``schema`` is one of VERSIONS.
-        name: of its file, for the message.
-
-    Raises:
-        UsageError: it does not fit.
     """
     if document["schema"] == SCHEMA:
         _check_table(document, name)
@@ -148,9 +123,6 @@ def options_of(command: str) -> dict[str, Any]:
     """Return a decoder's options by name, as ``Spec`` has them, with ``path``.
 
     Files of earlier versions have them as typed only. A flag that there is no more keeps its text.
-
-    Args:
-        command: ``DECODING [flags of fairseq-generate]``.
     """
     decoding, *words = shlex.split(command)
     found: dict[str, Any] = {"decoding": decoding}
@@ -238,9 +210,6 @@ _RAW: dict[str, tuple[str, Callable[..., str | None], Callable[..., Any], int]] 
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read a table, a benchmark or passes, and check that it is one.
-
-    Args:
-        path: a file that ``save``, ``paradec benchmark`` or ``paradec passes`` wrote.
 
     Returns:
         The document; each kind has ``tables``.

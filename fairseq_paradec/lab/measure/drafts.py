@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...errors import option_error
+from ... import files
 from ...translator.translator import Translation, Translator
 from ..settings import Made
 from . import documents
@@ -26,39 +26,23 @@ ALONE: dict[str, Any] = {"batch_size": 1, "buffer_size": 1}
 
 @dataclass(frozen=True)
 class Settings:
-    """Of ``paradec drafts``.
+    """Of ``paradec drafts``."""
 
-    Attributes:
-        file: plain text, a sentence a line.
-        model: a model folder.
-        decoding: lossless decoders.
-        limit: lines; None: all.
-        rounds: how often all are timed; 0: never.
-        argv: the words after ``paradec``.
-        out: the JSON file to write.
-    """
-
-    file: Path
-    model: Path
-    decoding: Sequence[str]
-    limit: int | None
-    rounds: int
-    argv: Sequence[str]
-    out: Path
+    file: Path  # plain text, a sentence a line
+    model: Path  # a model folder
+    decoding: Sequence[str]  # lossless decoders
+    limit: int | None  # lines; None: all
+    rounds: int  # how often all are timed; 0: never
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path  # the JSON file to write
 
 
 class Edit(NamedTuple):
-    """Texts that follow earlier ones.
+    """Texts that follow earlier ones."""
 
-    Attributes:
-        name: what is done to a text.
-        texts: as they are to be translated.
-        earlier: the text before each of them; empty: there was none.
-    """
-
-    name: str
-    texts: list[str]
-    earlier: list[str]
+    name: str  # what is done to a text
+    texts: list[str]  # as they are to be translated
+    earlier: list[str]  # the text before each of them; empty: there was none
 
 
 def typed(lines: Sequence[str]) -> Edit:
@@ -96,13 +80,8 @@ def drafts(args: Settings) -> int:
     """Translate all edits by all decoders, with drafts and without; write the table."""
     torch.set_num_threads(1)
     translator = Translator(args.model)
-    try:
-        text = args.file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise option_error("FILE", str(args.file), f"text in UTF-8 ({error})") from error
+    text = files.read("FILE", str(args.file))
     lines = [line for line in text.splitlines() if line.strip()][: args.limit]
-    if not lines:
-        raise option_error("FILE", str(args.file), "a file with text")
     rows = []
     for edit in (typed(lines), changed(lines), same(lines)):
         rows += rows_of(translator, edit, args.decoding, args.rounds)
@@ -119,21 +98,14 @@ def drafts(args: Settings) -> int:
             "over greedy without drafts."
         )
     made = Made(args.argv, args.out, "Earlier translations as drafts")
-    documents.save_made(made, "drafts", notes, rows)
+    documents.save_made(made, notes, rows)
     return 0
 
 
 def rows_of(
     translator: Translator, edit: Edit, decodings: Sequence[str], rounds: int
 ) -> list[dict[str, Any]]:
-    """Return the rows of one edit: each decoder without drafts, and with drafts given.
-
-    Args:
-        translator: the model.
-        edit: texts, and those before them.
-        decodings: lossless decoders.
-        rounds: how often all are timed; 0: never.
-    """
+    """Return the rows of one edit: each decoder without drafts, and with drafts given."""
     before = [text for text in dict.fromkeys(edit.earlier) if text]
     known = dict(zip(before, translator.translate(before, decoding="greedy"), strict=True))
     given = [known.get(text, "") for text in edit.earlier]

@@ -31,35 +31,19 @@ from .text import plain_text, quality_of, text_language
 
 @dataclass(frozen=True)
 class Settings(Made):
-    """Of ``paradec evaluate``.
+    """Of ``paradec evaluate``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: checkpoints, each perhaps an ensemble's with ``:`` between them.
-        subset: of the data.
-        raw: plain references, one file for each subset; none for images.
-        beam: sizes of the beam; None: as ``flags`` say.
-        smoke: whether only the first test set, beam and model are scored.
-        flags: of fairseq-generate.
-    """
-
-    data: str
-    path: Sequence[str]
-    subset: Sequence[str]
-    raw: Sequence[Path]
-    beam: Sequence[int | None]
-    smoke: bool
-    flags: Sequence[str]
+    data: str  # fairseq's data folder
+    path: Sequence[str]  # checkpoints, each perhaps an ensemble's with ``:`` between them
+    subset: Sequence[str]  # of the data
+    raw: Sequence[Path]  # plain references, one file for each subset; none for images
+    beam: Sequence[int | None]  # sizes of the beam; None: as ``flags`` say
+    smoke: bool  # whether only the first test set, beam and model are scored
+    flags: Sequence[str]  # of fairseq-generate
 
 
 def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[str]:
     """Return fairseq-generate's best hypotheses as plain text, in the order of the data.
-
-    Args:
-        data: fairseq's data folder.
-        path: the checkpoint, or several with ``:`` between them.
-        subset: its name, for example ``test``.
-        flags: more flags of fairseq-generate.
 
     Raises:
         UsageError: fairseq-generate fails.
@@ -140,18 +124,14 @@ def evaluate(args: Settings) -> int:
     notes += [f"{name}: {signature}" for name, signature in signatures.items()]
     if len(args.path) > 1:
         notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
-    documents.save_made(args, "evaluate", notes, rows)
+    documents.save_made(args, notes, rows)
     for row in rows:
         print(", ".join(f"{name} {value}" for name, value in row.items()))
     return 0
 
 
 def read_tests(args: Settings) -> dict[str, list[str]]:
-    """Return the references of each test set: for images the targets of DATA, else ``--raw``.
-
-    Raises:
-        UsageError: ``--raw`` does not fit.
-    """
+    """Return the references of each test set: for images the targets of DATA, else ``--raw``."""
     raw = args.raw
     if holds_images(args.data):
         if raw:

@@ -21,18 +21,14 @@ from . import machine
 class Journal:
     """The measurements so far, on disk, so that an interrupted benchmark can continue.
 
-    Attributes:
-        path: a file with one JSON object per line; the first identifies the run. None: no file.
-        fingerprint: of the run.
-        entries: the measurements by key.
-
     Raises:
         UsageError: the file belongs to another run.
     """
 
+    # a file with one JSON object per line; the first identifies the run. None: no file.
     path: Path | None
-    fingerprint: dict[str, Any]
-    entries: dict[str, Any] = field(default_factory=dict)
+    fingerprint: dict[str, Any]  # of the run
+    entries: dict[str, Any] = field(default_factory=dict)  # the measurements by key
 
     def __post_init__(self) -> None:
         """Read the file, and lock it."""
@@ -110,7 +106,7 @@ def origin(data: str, subset: str, files: Iterable[str | Path]) -> dict[str, Any
         subset: of the data.
         files: more files, as checkpoints.
     """
-    made_by = machine.circumstances("", [])
+    made_by = machine.circumstances([])
     folder, code = Path(data), hashlib.sha256()
     for path in sorted(Path(__file__).resolve().parents[2].rglob("*.py")):
         code.update(path.read_bytes())

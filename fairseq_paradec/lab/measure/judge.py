@@ -64,11 +64,6 @@ def targets(data: str, subset: str) -> list[str]:
 def read_references(path: Path, flag: str, count: int | None = None) -> list[str]:
     """Return the lines of a file of references.
 
-    Args:
-        path: the file.
-        flag: the flag that names it, for the message.
-        count: the number of the subset's sentences, if known.
-
     Raises:
         UsageError: it is missing, or its number of lines is not that of the sentences.
     """

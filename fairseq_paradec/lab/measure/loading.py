@@ -21,12 +21,6 @@ def choose(task: Any, subset: str, models: Sequence[Any], count: int | None) -> 
 
     Empty sentences, and those that exceed a model's positions, cannot be decoded and are left out.
 
-    Args:
-        task: the task with the subset.
-        subset: its name.
-        models: all models that read the sentences.
-        count: the number of sentences; None for all.
-
     Raises:
         UsageError: no sentence is left.
     """

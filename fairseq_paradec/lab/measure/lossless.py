@@ -28,33 +28,20 @@ OWN_COLUMNS = ("decoding", "drafter_path", "block_size", "jacobi_window", "jacob
 
 @dataclass(frozen=True)
 class Settings:
-    """Of ``paradec lossless``.
+    """Of ``paradec lossless``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: the checkpoint.
-        decoding: whose variants are compared; None: those that fit ``drafter_path``.
-        drafter_path: a drafter or heads; None: none, or the model has them.
-        beams: n-best lists of these are compared with fairseq's; none: greedy outputs are.
-        engines: of ``beams``: what computes the passes.
-        subsets: of the data.
-        batch_sizes: sentences.
-        limit: sentences of a subset; None: all.
-        argv: the words after ``paradec``.
-        out: the JSON file to write.
-    """
-
-    data: str
-    path: str
-    decoding: str | None
-    drafter_path: str | None
+    data: str  # fairseq's data folder
+    path: str  # the checkpoint
+    decoding: str | None  # whose variants are compared; None: those that fit ``drafter_path``
+    drafter_path: str | None  # a drafter or heads; None: none, or the model has them
+    # n-best lists of these are compared with fairseq's; none: greedy outputs are
     beams: Sequence[int]
-    engines: Sequence[str]
-    subsets: Sequence[str]
-    batch_sizes: Sequence[int]
-    limit: int | None
-    argv: Sequence[str]
-    out: Path
+    engines: Sequence[str]  # of ``beams``: what computes the passes
+    subsets: Sequence[str]  # of the data
+    batch_sizes: Sequence[int]  # sentences
+    limit: int | None  # sentences of a subset; None: all
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path  # the JSON file to write
 
 
 def count(
@@ -64,12 +51,6 @@ def count(
     size: int,
 ) -> dict[str, Any]:
     """Decode all subsets with one setting, and compare with fairseq's outputs.
-
-    Args:
-        systems: the variant, by subset.
-        sentences: their numbers, by subset.
-        wanted: the tokens of fairseq's search, by subset.
-        size: of a batch.
 
     Returns:
         The counts of one row of the table.
@@ -153,5 +134,5 @@ def lossless(args: Settings) -> int:
         notes.append("First guess source-copy: not run; source and target have a dictionary each.")
     what = "every decoder without a drafter" if kind == UNTRAINED else kind
     title = f"Lossless: {what} against fairseq greedy"
-    documents.save_made(Made(args.argv, args.out, title), "lossless", notes, rows)
+    documents.save_made(Made(args.argv, args.out, title), notes, rows)
     return 0

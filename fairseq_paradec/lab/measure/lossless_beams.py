@@ -87,7 +87,7 @@ def lossless_beams(args: Settings) -> int:
         "Passes: mean decoder passes per sentence.",
     ]
     title = f"Lossless: {args.decoding} with a beam against fairseq's beam search"
-    documents.save_made(Made(args.argv, args.out, title), "lossless", notes, rows)
+    documents.save_made(Made(args.argv, args.out, title), notes, rows)
     journal.close()
     unfinished.unlink()
     return 0

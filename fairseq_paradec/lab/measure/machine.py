@@ -32,13 +32,8 @@ MIB = 2**20
 T = TypeVar("T")
 
 
-def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
-    """Describe command, date, machine and versions, for the head of a result.
-
-    Args:
-        command: the module's name.
-        argv: its arguments; None means the process's own.
-    """
+def circumstances(argv: Sequence[str]) -> dict[str, Any]:
+    """Describe command (``argv`` behind ``paradec``), date, machine and versions of a result."""
     names = (
         "torch",
         "numpy",
@@ -54,9 +49,8 @@ def circumstances(command: str, argv: Sequence[str] | None) -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    arguments = shlex.join(sys.argv[1:] if argv is None else argv)
     return {
-        "command": f"paradec {command.replace('_', '-')} {arguments}",
+        "command": shlex.join(["paradec", *argv]),
         "date": datetime.date.today().isoformat(),
         "machine": {
             "processor": processor(),
@@ -109,12 +103,15 @@ class Others:
 
 def _workers_seconds() -> float:
     """Return the seconds that this process's worker processes have computed since they started."""
-    ticks = 0
-    for worker in multiprocessing.active_children():
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(processor_seconds(one.pid) for one in multiprocessing.active_children())
+
+
+def processor_seconds(process: int | None) -> float:
+    """Return what a process has computed since it started; 0: this system does not say."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def wait_until_idle() -> float | None:

@@ -34,33 +34,18 @@ PARTS: Parts = {
 
 @dataclass(frozen=True)
 class Settings(Made, Timing):
-    """Of ``paradec modules``.
+    """Of ``paradec modules``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: the verifier's checkpoint.
-        decoders: of this package.
-        subset: of the data.
-        sentences: at most so many.
-        device: ``cpu`` or ``cuda``.
-    """
-
-    data: str
-    path: str
-    decoders: Sequence[Spec]
-    subset: str
-    sentences: int
-    device: str
+    data: str  # fairseq's data folder
+    path: str  # the verifier's checkpoint
+    decoders: Sequence[Spec]  # of this package
+    subset: str  # of the data
+    sentences: int  # at most so many
+    device: str  # ``cpu`` or ``cuda``
 
 
 def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, float]:
-    """Decode one sentence; return the seconds of each module and of all.
-
-    Args:
-        system: the decoder.
-        clock: on its generator.
-        sentence: its number.
-    """
+    """Decode one sentence; return the seconds of each module and of all."""
     clock.restart()
     begin = clock.now()
     system.translate([sentence])
@@ -110,7 +95,7 @@ def modules(args: Settings) -> int:
         "Parameters: without a drafter's own copy of a shared encoder. Peak MiB: peak memory of "
         "decoding the longest sentence, above the memory in use before.",
     ]
-    documents.save_made(args, "modules", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0
 
 

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from ... import extras
 from ...decoding.provenance import provenance
 from ...errors import UsageError
-from ...plugin.files import read_checkpoint
+from ...plugin.files import options_of, read_checkpoint
 from ..analysis.benchmark_tables import threads as counted
 from . import CTRANSLATE2
 from .systems import PEER, Models, Output, count_parameters
@@ -54,11 +53,7 @@ class Peer(abc.ABC):
         self.language = text_language(models.data, self.task.cfg.target_lang)
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate one batch.
-
-        Args:
-            sentences: their numbers in the test set.
-        """
+        """Translate one batch."""
         outputs = self.search([self.dataset[i]["source"] for i in sentences])
         return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
 
@@ -77,14 +72,6 @@ class Peer(abc.ABC):
 
 class CTranslate2System(Peer):
     """The same checkpoint in CTranslate2, an inference engine in C++ (CPU).
-
-    Args:
-        beam: its size; 1 is greedy.
-        compute_type: CTranslate2's: ``float32`` or ``int8``.
-        threads: its own number of CPU threads.
-        models: where the checkpoint and the test set come from.
-        path: the checkpoint.
-        common: fairseq's options that all decoders share.
 
     Raises:
         UsageError: CTranslate2 is not installed, or cannot convert the model.
@@ -134,10 +121,6 @@ def numbers_of_threads(cores: int, given: Sequence[int]) -> list[int]:
     """Return the numbers of threads that a peer is tried with.
 
     They are the given ones, and 1, 2, 4, ... up to all cores.
-
-    Args:
-        cores: of the machine.
-        given: of the run.
     """
     doubled = {2**i for i in range(cores.bit_length())}
     return sorted({cores, *given, *doubled})
@@ -152,7 +135,7 @@ def converted(path: str, data: str) -> str:
     """
     # The converter reads fairseq's older checkpoints, whose options lie in one namespace.
     state = read_checkpoint(path)
-    options = {**_options(state["cfg"]["task"]), **_options(state["cfg"]["model"])}
+    options = {**options_of(state["cfg"]["task"]), **options_of(state["cfg"]["model"])}
     options |= {"arch": options.get("arch", options["_name"])}
     return _convert(options, state["model"], data, path)
 
@@ -181,13 +164,6 @@ def _convert(options: dict[str, Any], weights: dict[str, Any], data: str, name: 
     except Exception as error:
         raise UsageError(f"--peers: CTranslate2 cannot convert {name}: {error}") from error
     return str(folder)
-
-
-def _options(config: Any) -> dict[str, Any]:
-    """Return a part of a checkpoint's configuration, saved in either form."""
-    if isinstance(config, argparse.Namespace):
-        return vars(config)
-    return dict(OmegaConf.to_container(config) if OmegaConf.is_config(config) else config)
 
 
 _KEPT: list[tempfile.TemporaryDirectory[str]] = []

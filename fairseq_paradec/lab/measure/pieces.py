@@ -45,11 +45,7 @@ Call = Callable[[], object]
 
 
 def refuse_unknown(model: Any) -> None:
-    """Refuse a model whose pass is not made of PIECES.
-
-    Raises:
-        UsageError: the model's pass has other pieces.
-    """
+    """Refuse a model whose pass is not made of PIECES."""
     problem = ""
     if not isinstance(model, TransformerModelBase):
         problem = ", which is no Transformer"
@@ -84,13 +80,7 @@ class Counter:
         return self.pieces.setdefault(name, blank | {"dtype": NAMES[self.states]})
 
     def product(self, name: str, modules: Sequence[Any], dtype: torch.dtype) -> None:
-        """Count linear modules.
-
-        Args:
-            name: of the piece.
-            modules: with weight and bias.
-            dtype: of the weight, as it is kept.
-        """
+        """Count linear modules."""
         piece = self._piece(name)
         piece["dtype"] = NAMES[dtype]
         for module in modules:

@@ -30,11 +30,7 @@ def now(device: str = "cpu") -> float:
 
 
 def check_device(device: str) -> None:
-    """Refuse ``--device cuda`` without a CUDA device.
-
-    Raises:
-        UsageError: torch finds no CUDA device.
-    """
+    """Refuse ``--device cuda`` without a CUDA device."""
     if device == "cuda" and not torch.cuda.is_available():
         raise option_error("--device", "cuda", "cpu: torch finds no CUDA device")
 
@@ -72,12 +68,6 @@ def in_turns(
 
     So the CPU cache that one system leaves does not always serve the same other system.
 
-    Args:
-        compared: the compared systems, for example decoders.
-        items: the items that each of them processes.
-        turn: the number of the round; it determines the orders.
-        work: processes one item with one system.
-
     Returns:
         The results of each system, by item.
     """
@@ -97,14 +87,6 @@ def all_rounds(
     unit: str,
 ) -> tuple[list[list[list[R]]], list[float | None]]:
     """Run rounds, each on an idle machine, with a progress bar.
-
-    Args:
-        compared: see ``in_turns``.
-        items: see ``in_turns``.
-        count: the number of rounds.
-        busy: see ``undisturbed``.
-        work: processes one item with one system.
-        unit: the name of what the bar counts.
 
     Returns:
         The results by round, system and item; and the cores that others used in each round.

@@ -31,19 +31,12 @@ _OF_A_DECODER = ("beam", "lenpen", "unnormalized", *OTHER_SEARCH, *METHOD_FLAGS,
 
 @dataclass(frozen=True)
 class Spec:
-    """One decoder of a comparison.
+    """One decoder of a comparison."""
 
-    Attributes:
-        label: its name in every table.
-        command: it as typed, for tables.
-        options: its options by name, with ``decoding``.
-        path: its checkpoint; None: that of the comparison.
-    """
-
-    label: str
-    command: str
-    options: Mapping[str, Any]
-    path: str | None = None
+    label: str  # its name in every table
+    command: str  # it as typed, for tables
+    options: Mapping[str, Any]  # its options by name, with ``decoding``
+    path: str | None = None  # its checkpoint; None: that of the comparison
 
     @classmethod
     def of(cls, options: Mapping[str, Any], label: str | None = None) -> Spec:

@@ -36,50 +36,31 @@ _DTYPES = dict(zip(DTYPES, (torch.float32, torch.float16, torch.bfloat16), stric
 
 @dataclasses.dataclass
 class Output:
-    """One translation.
+    """One translation."""
 
-    Attributes:
-        tokens: symbols of the target dictionary, without ``</s>``.
-        text: the detokenised text; for an image its intensities.
-        passes: decoder passes; for fairseq's own search those of the batch; None if unknown.
-        blocks: for blockwise decoding the number of blocks; None for other methods.
-        drafted: of each pass, the number of drafted tokens.
-        accepted: of each pass, the number of accepted tokens.
-    """
-
-    tokens: list[str]
-    text: str
+    tokens: list[str]  # symbols of the target dictionary, without ``</s>``
+    text: str  # the detokenised text; for an image its intensities
+    # decoder passes; for fairseq's own search those of the batch; None if unknown
     passes: int | None
-    blocks: int | None = None
+    blocks: int | None = None  # for blockwise decoding the number of blocks; None for other methods
+    # of each pass, the number of drafted tokens
     drafted: list[int] = dataclasses.field(default_factory=list)
+    # of each pass, the number of accepted tokens
     accepted: list[int] = dataclasses.field(default_factory=list)
 
 
 class System(Protocol):
-    """One row of the benchmark.
+    """One row of the benchmark."""
 
-    Attributes:
-        label: its name in every table.
-        command: its specification.
-        promise: ``EXACT``, ``BEAM``, ``RELAXED``, ``OTHER_MODEL``, ``OTHER_DTYPE``
-            or ``PEER``.
-        parameters: the number of parameters of its models.
-        dtype: of its weights.
-        threads: its own number of CPU threads; None: the run's.
-        files: its checkpoints.
-        models: its fairseq models.
-        task: fairseq's task, with the test set and dictionaries.
-    """
-
-    label: str
-    command: str
-    promise: str
-    parameters: int
-    dtype: str
-    threads: int | None
-    files: list[str]
-    models: list[Any]
-    task: Any
+    label: str  # its name in every table
+    command: str  # its specification
+    promise: str  # ``EXACT``, ``BEAM``, ``RELAXED``, ``OTHER_MODEL``, ``OTHER_DTYPE`` or ``PEER``
+    parameters: int  # the number of parameters of its models
+    dtype: str  # of its weights
+    threads: int | None  # its own number of CPU threads; None: the run's
+    files: list[str]  # its checkpoints
+    models: list[Any]  # its fairseq models
+    task: Any  # fairseq's task, with the test set and dictionaries
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch: the sentences with these numbers, in this order."""
@@ -92,14 +73,7 @@ class System(Protocol):
 
 
 class Models:
-    """Loads each checkpoint once; all have one dtype and one device.
-
-    Args:
-        data: fairseq's data folder.
-        subset: of it.
-        dtype: a key of ``DTYPES``.
-        device: ``cpu`` or ``cuda``.
-    """
+    """Loads each checkpoint once; all have one dtype and one device."""
 
     def __init__(self, data: str, subset: str, dtype: str, device: str) -> None:
         self.data, self.subset, self.dtype, self.device = data, subset, dtype, device
@@ -205,11 +179,7 @@ class FairseqSystem:
         return found
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate one batch.
-
-        Args:
-            sentences: their numbers in the test set.
-        """
+        """Translate one batch."""
         sample = self.sample(sentences)
         with torch.inference_mode():
             hypos = self.task.inference_step(self.generator, self.models, sample)
@@ -233,13 +203,7 @@ class FairseqSystem:
         return len(block_sizes(hypo["num_accepted"], len(hypo["tokens"])))
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
-        """Return whether two outputs first differ at tokens with nearly equal log-probabilities.
-
-        Args:
-            sentence: the sentence's number.
-            ours: the system's tokens.
-            theirs: the tokens of fairseq's greedy search.
-        """
+        """Return whether two outputs first differ at tokens with nearly equal log-probabilities."""
         dictionary = self.task.target_dictionary
         sample = self.sample([sentence])
         first, second = (
@@ -294,14 +258,7 @@ def same_greedy(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
 def decode(
     system: System, sentences: Sequence[int], size: int, advance: Callable[[int], Any]
 ) -> list[Output]:
-    """Translate sentences in batches of a size, in their order.
-
-    Args:
-        system: the system.
-        sentences: the numbers of the sentences.
-        size: sentences per batch.
-        advance: called after each batch with its number of sentences.
-    """
+    """Translate sentences in batches of a size, in their order; advance by the size of each."""
     found: list[Output] = []
     for start in range(0, len(sentences), size):
         found += system.translate(sentences[start : start + size])

@@ -20,10 +20,6 @@ def text_language(data: str, language: str) -> str | None:
     Documents and summaries are taken to be English, since the folder does not name their language.
     ROUGE counts letters and digits only, so Moses' rules for other languages do not affect it.
 
-    Args:
-        data: fairseq's data folder.
-        language: its name for the side.
-
     Returns:
         A code such as ``de``; None for images.
     """
@@ -34,11 +30,6 @@ def text_language(data: str, language: str) -> str | None:
 
 def quality_of(data: str, language: str, references: Sequence[str]) -> Quality:
     """Return the scorer of outputs for a data folder of images, summaries or translations.
-
-    Args:
-        data: fairseq's data folder.
-        language: its name for the targets.
-        references: one per output, as ``plain_text`` makes them.
 
     Raises:
         UsageError: the references are of another kind, or the images' sizes cannot be read.

@@ -31,29 +31,17 @@ Way = tuple[str, str, Sequence[ProcessPoolExecutor]]
 
 @dataclass(frozen=True)
 class Settings(Made):
-    """Of ``paradec threads``.
+    """Of ``paradec threads``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        path: the checkpoint.
-        drafter_path: a drafter of it; None: none.
-        decoders: what is measured; none: see ``usual``.
-        threads: numbers of threads, and of generators.
-        subset: of the data.
-        sentences: at most so many.
-        rounds: so many, interleaved.
-        busy: also while others use the machine.
-    """
-
-    data: str
-    path: str
-    drafter_path: str | None
-    decoders: Sequence[Spec]
-    threads: Sequence[int]
-    subset: str
-    sentences: int
-    rounds: int
-    busy: bool
+    data: str  # fairseq's data folder
+    path: str  # the checkpoint
+    drafter_path: str | None  # a drafter of it; None: none
+    decoders: Sequence[Spec]  # what is measured; none: see ``usual``
+    threads: Sequence[int]  # numbers of threads, and of generators
+    subset: str  # of the data
+    sentences: int  # at most so many
+    rounds: int  # so many, interleaved
+    busy: bool  # also while others use the machine
 
 
 # In a worker process: decodes all sentences by each generator; see ``_hold``.
@@ -160,5 +148,5 @@ def threads(args: Settings) -> int:
         "Several generators have one thread each; those in threads of a process share the weights.",
         "Peak MiB: resident memory; of processes the sum, in which each counts the libraries.",
     ]
-    documents.save_made(args, "threads", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0

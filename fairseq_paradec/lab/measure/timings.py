@@ -33,25 +33,15 @@ KEPT = ("tokens", "texts", "passes", "blocks")
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a benchmark.
+    """The plan of a benchmark."""
 
-    Attributes:
-        sentences: the numbers of the sentences, from short to long.
-        timed: the sentences whose latency is measured.
-        batch_sizes: of the throughput sweep, in ascending order.
-        threads: CPU threads; the first is used for all but the thread sweep.
-        rounds: the number of timed rounds.
-        device: ``cpu`` or ``cuda``.
-        busy: also measure on a busy machine.
-    """
-
-    sentences: list[int]
-    timed: list[int]
-    batch_sizes: tuple[int, ...]
-    threads: tuple[int, ...]
-    rounds: int
-    device: str = "cpu"
-    busy: bool = False
+    sentences: list[int]  # the numbers of the sentences, from short to long
+    timed: list[int]  # the sentences whose latency is measured
+    batch_sizes: tuple[int, ...]  # of the throughput sweep, in ascending order
+    threads: tuple[int, ...]  # CPU threads; the first is used for all but the thread sweep
+    rounds: int  # the number of timed rounds
+    device: str = "cpu"  # ``cpu`` or ``cuda``
+    busy: bool = False  # also measure on a busy machine
 
     def batches(self, size: int) -> list[list[int]]:
         """Return the sentences in batches of similar length."""
@@ -59,13 +49,7 @@ class Plan:
 
 
 class Benchmark:
-    """Measures systems and keeps raw samples.
-
-    Args:
-        systems: the systems.
-        plan: the plan.
-        journal: stores the samples.
-    """
+    """Measures systems and keeps raw samples."""
 
     def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal) -> None:
         self.systems, self.plan, self.journal = list(systems), plan, journal
@@ -142,13 +126,7 @@ class Benchmark:
         self.journal.put(key, kept | {"memory": memory, "provenance": system.provenance()})
 
     def time(self, key: str, systems: Sequence[System], items: Sequence[list[int]]) -> None:
-        """Time whole translations in rounds: each item by all systems before the next item.
-
-        Args:
-            key: the journal's key of the seconds, extended by the round's number.
-            systems: the compared systems.
-            items: batches of sentences.
-        """
+        """Time whole translations in rounds: each item by all systems before the next item."""
         warm = False
         for turn in range(self.plan.rounds):
             if f"{key}/{turn}" in self.journal.entries:

@@ -80,12 +80,6 @@ def with_errors(tokens: Sequence[int], rate: float, words: range, seed: int) -> 
     """Return tokens of which each is right at a rate, and else another word.
 
     What is right at a rate is also right at a higher one.
-
-    Args:
-        tokens: the right ones.
-        rate: from 0 to 1.
-        words: numbers of the words, at least two.
-        seed: of the choices.
     """
     chance, found = random.Random(seed), []
     for token in tokens:

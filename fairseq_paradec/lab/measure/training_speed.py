@@ -19,25 +19,15 @@ from . import documents, rounds
 
 @dataclass(frozen=True)
 class Settings(Made, Timing):
-    """Of ``paradec training-speed``.
+    """Of ``paradec training-speed``."""
 
-    Attributes:
-        data: fairseq's data folder.
-        arch: architectures; with ``before``, flags may follow each.
-        flags: of fairseq-train, for all of them.
-        before: an older checkout; None: architectures are compared.
-        max_tokens: of a batch.
-        batches: how many.
-        device: ``cpu`` or ``cuda``.
-    """
-
-    data: str
-    arch: Sequence[str]
-    flags: Sequence[str]
-    before: str | None
-    max_tokens: int
-    batches: int
-    device: str
+    data: str  # fairseq's data folder
+    arch: Sequence[str]  # architectures; with ``before``, flags may follow each
+    flags: Sequence[str]  # of fairseq-train, for all of them
+    before: str | None  # an older checkout; None: architectures are compared
+    max_tokens: int  # of a batch
+    batches: int  # how many
+    device: str  # ``cpu`` or ``cuda``
 
 
 def training_speed(args: Settings) -> int:
@@ -72,5 +62,5 @@ def training_speed(args: Settings) -> int:
         "Forward, backward and Adam; target tokens, </s> counted once for all. The speeds are "
         "medians of the rounds' ratios.",
     ]
-    documents.save_made(args, "training-speed", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0

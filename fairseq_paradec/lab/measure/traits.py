@@ -13,7 +13,8 @@ from typing import Any
 from ...config import OPTIONS
 from ...model_checks import BLOCK_NAT, TRANSFORMER
 from ...registry import HEADS, METHODS
-from ..analysis import flops
+from ..analysis import decoding_flops as flops
+from ..analysis.decoding_flops import Count, Decoded
 
 Settings = list[dict[str, Any]]
 Rows = dict[str, dict[str, Any]]
@@ -27,26 +28,22 @@ DRAFTED_BLOCK_SIZES = (1, 3, 5, 8, 12, 25)
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known of one method.
+    """What is known of one method."""
 
-    Attributes:
-        flops: counts a record's operations (``lab/analysis/flops.py``); None: they are not counted.
-        pass_size: returns, for a block size, ``chunk``, the positions that a pass scores, and of a
-            drafter ``masks`` of its pass, or ``steps``, its passes of one token; None: passes
-            differ, or this is not known.
-        exact: its settings in ``paradec lossless``, without ``decoding`` and ``drafter_path``, for
-            whether source and target share a dictionary, and the block size of the drafter's
-            training (0 without one); None: none.
-        demo: its rows in ``paradec demo``, by label, for a block size: options without ``decoding``
-            and ``drafter_path``; None: none.
-        counts_trees: whether ``flops`` counts drafts of trees.
-    """
-
-    flops: Callable[..., flops.Count] | None = flops.verifying
+    # counts a record's operations (``lab/analysis/decoding_flops.py``); None: they are not counted
+    flops: Callable[[Decoded], Count] | None = flops.verifying
+    # returns, for a block size, ``chunk``, the positions that a pass scores, and of a drafter
+    # ``masks`` of its pass, or ``steps``, its passes of one token; None: passes differ, or this is
+    # not known
     pass_size: Callable[[int], dict[str, int]] | None = None
+    # its settings in ``paradec lossless``, without ``decoding`` and ``drafter_path``, for whether
+    # source and target share a dictionary, and the block size of the drafter's training (0 without
+    # one); None: none
     exact: Callable[[bool, int], Settings] | None = None
+    # its rows in ``paradec demo``, by label, for a block size: options without ``decoding`` and
+    # ``drafter_path``; None: none
     demo: Callable[[int], Rows] | None = None
-    counts_trees: bool = True
+    counts_trees: bool = True  # whether ``flops`` counts drafts of trees
 
 
 def traits(name: str) -> Traits:
@@ -57,11 +54,7 @@ def traits(name: str) -> Traits:
 
 
 def drafting(*kinds: str | None) -> list[str]:
-    """Return the lossless methods for which a model drafts; only those of some kinds, if given.
-
-    Args:
-        kinds: of the drafter: ``Method.drafter``.
-    """
+    """Return the lossless methods for which a model drafts; only those of some kinds, if given."""
     return [
         one.name
         for one in METHODS.values()

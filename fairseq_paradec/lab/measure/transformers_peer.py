@@ -56,13 +56,7 @@ class TransformersSystem(Peer):
     """
 
     def __init__(
-        self,
-        name: str,
-        model: Any,
-        settings: Any,
-        models: Models,
-        path: str,
-        assistant: Any = None,
+        self, name: str, model: Any, settings: Any, models: Models, path: str, assistant: Any = None
     ) -> None:
         label = f"transformers {name}, float32"
         super().__init__(label, TRANSFORMERS, "float32", None, models, path)
@@ -90,12 +84,6 @@ def transformers_systems(
     systems: Sequence[System], models: Models, path: str, common: Mapping[str, Any]
 ) -> tuple[list[TransformersSystem], list[str]]:
     """Convert the checkpoint, and the drafters of ``assisted`` among these systems.
-
-    Args:
-        systems: all others.
-        models: where the checkpoint and the test set come from.
-        path: the checkpoint.
-        common: fairseq's options that all decoders share.
 
     Returns:
         Greedy, beam 5, and assisted generation for each drafter; why a drafter is left out.
@@ -160,13 +148,6 @@ def configuration(
 ) -> Any:
     """Return transformers' configuration of a model whose words have fairseq's numbers.
 
-    Args:
-        family: transformers' name.
-        encoder: fairseq's.
-        decoder: fairseq's.
-        words: the target dictionary.
-        changes: other settings.
-
     Raises:
         UsageError: transformers is not installed, or the activation is unknown to it.
     """
@@ -198,11 +179,6 @@ def configuration(
 
 def converted(encoder: Any, decoder: Any, words: Dictionary) -> Any:
     """Return an equal model of transformers.
-
-    Args:
-        encoder: of a fairseq Transformer.
-        decoder: of the same, or a drafter's on that encoder.
-        words: the target dictionary.
 
     Raises:
         UsageError: transformers is not installed, or has no layout for the model.

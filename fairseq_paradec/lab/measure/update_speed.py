@@ -41,17 +41,11 @@ COMMON = (
 
 
 class Spec(NamedTuple):
-    """An architecture with flags: ``ARCH [flags] [+ flags of this checkout alone]``.
+    """An architecture with flags: ``ARCH [flags] [+ flags of this checkout alone]``."""
 
-    Attributes:
-        arch: its name.
-        flags: of fairseq-train, for both sides.
-        new: more, which the older checkout may not know.
-    """
-
-    arch: str
-    flags: tuple[str, ...]
-    new: tuple[str, ...]
+    arch: str  # its name
+    flags: tuple[str, ...]  # of fairseq-train, for both sides
+    new: tuple[str, ...]  # more, which the older checkout may not know
 
     @classmethod
     def parse(cls, text: str) -> Spec:
@@ -71,14 +65,7 @@ class Spec(NamedTuple):
 
 
 class Side:
-    """A process that makes updates by the code of a checkout.
-
-    Args:
-        checkout: a folder with ``fairseq_paradec``.
-        flags: of fairseq-train, with the data.
-        batches: how many different ones.
-        threads: of the CPU.
-    """
+    """A process that makes updates by the code of a checkout."""
 
     def __init__(self, checkout: Path, flags: Sequence[str], batches: int, threads: int) -> None:
         asked = {"flags": list(flags), "batches": batches, "threads": threads}
@@ -163,7 +150,7 @@ def update_speed(args: Settings) -> int:
         "the rounds' ratios; by CPU time, which others on the machine disturb less, in the last "
         "column.",
     ]
-    documents.save_made(args, "training-speed", notes, rows)
+    documents.save_made(args, notes, rows)
     return 0
 
 

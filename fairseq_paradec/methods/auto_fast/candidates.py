@@ -27,25 +27,15 @@ class Drafter(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One decoder with its settings.
+    """One decoder with its settings."""
 
-    Attributes:
-        label: its flags, without the drafter's path.
-        config: the options of its generator.
-        quality: ``BEAM``, ``LOSSLESS`` or ``RELAXED``.
-    """
-
-    label: str
-    config: DecodingConfig
-    quality: int = LOSSLESS
+    label: str  # its flags, without the drafter's path
+    config: DecodingConfig  # the options of its generator
+    quality: int = LOSSLESS  # ``BEAM``, ``LOSSLESS`` or ``RELAXED``
 
 
 def candidates(
-    config: DecodingConfig,
-    drafters: Mapping[str, Drafter],
-    vocabulary: int,
-    beam: int,
-    model: Any,
+    config: DecodingConfig, drafters: Mapping[str, Drafter], vocabulary: int, beam: int, model: Any
 ) -> list[Candidate]:
     """List the candidates of auto_fast.
 
@@ -86,13 +76,7 @@ def candidates(
 def beam_candidates(
     config: DecodingConfig, drafters: Mapping[str, Drafter], model: Any
 ) -> list[Candidate]:
-    """List the candidates of auto_fast with ``--beam``: the plain search, which is first, and more.
-
-    Args:
-        config: auto_fast's own options.
-        drafters: the available drafters by kind; see the registry.
-        model: the model, or the first of an ensemble.
-    """
+    """List the candidates of auto_fast with ``--beam``: first the plain search, then others."""
     limits = {name: getattr(config, name) for name in SEARCH_OPTIONS}
     limits |= {"engine": config.engine, "engine_dtype": config.engine_dtype}
     plain = DecodingConfig("multiword_beam", **limits)

@@ -26,17 +26,11 @@ LATER_LIMITS = ((3, 1.3), (8, 1.1))
 
 
 class Choice(NamedTuple):
-    """The chosen candidate.
+    """The chosen candidate."""
 
-    Attributes:
-        label: its label.
-        reason: the reason, for the log.
-        in_budget: whether it is within the latency budget, if there is one.
-    """
-
-    label: str
-    reason: str
-    in_budget: bool = True
+    label: str  # its label
+    reason: str  # the reason, for the log
+    in_budget: bool = True  # whether it is within the latency budget, if there is one
 
 
 def choose(
@@ -91,27 +85,19 @@ def choose(
 
 @dataclass
 class Trial:
-    """The measurement of a bin.
+    """The measurement of a bin."""
 
-    Attributes:
-        running: the candidates that have not dropped out.
-        ratios: by candidate, its time over greedy's, batch by batch.
-        ms: by candidate, its milliseconds per sentence, batch by batch.
-        batches: the number of measured batches.
-        greedy: seconds and passes of greedy search, summed over batches.
-        written: by candidate, its tokens and passes, summed over sentences.
-        seconds: the time of all candidates other than greedy search.
-        base: what stands for greedy search; see ``choose``.
-    """
-
-    running: list[str]
+    running: list[str]  # the candidates that have not dropped out
+    # by candidate, its time over greedy's, batch by batch
     ratios: dict[str, list[float]] = field(default_factory=dict)
+    # by candidate, its milliseconds per sentence, batch by batch
     ms: dict[str, list[float]] = field(default_factory=dict)
-    batches: int = 0
-    greedy: tuple[float, int] = (0.0, 0)
+    batches: int = 0  # the number of measured batches
+    greedy: tuple[float, int] = (0.0, 0)  # seconds and passes of greedy search, summed over batches
+    # by candidate, its tokens and passes, summed over sentences
     written: dict[str, tuple[int, int]] = field(default_factory=dict)
-    seconds: float = 0.0
-    base: str = GREEDY
+    seconds: float = 0.0  # the time of all candidates other than greedy search
+    base: str = GREEDY  # what stands for greedy search; see ``choose``
 
     def add(self, seconds: dict[str, float], hypos: Mapping[str, Hypos], passes: int) -> None:
         """Add one batch: each candidate's seconds and outputs, and greedy search's passes."""
@@ -135,9 +121,6 @@ class Trial:
         """Return the results: of greedy search and the candidates that have not dropped out.
 
         If all have dropped out, of all: the log names the best of them.
-
-        Args:
-            without: candidates that do not count.
         """
         labels = [label for label in self.ratios if label not in without]
         left = [label for label in labels if label in {self.base, *self.running}]

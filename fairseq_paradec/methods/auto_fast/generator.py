@@ -47,11 +47,6 @@ logger = logging.getLogger(__name__)
 class AutoFastDecoder(MeasuringDecoder):
     """``--decoding auto_fast``.
 
-    Args:
-        models: the model, or an ensemble.
-        config: the options of decoding.
-        context: see MeasuringDecoder.
-
     Raises:
         UsageError: the profile is damaged, or a drafter does not fit the models.
     """

@@ -28,11 +28,6 @@ logger = logging.getLogger(__name__)
 class MeasuringDecoder(Decoder):
     """A generator with candidates, each of which can decode a batch.
 
-    Args:
-        models: the model, or an ensemble.
-        config: the options of decoding.
-        context: with the model or BlockHeads of ``--drafter-path``, if there is one.
-
     Raises:
         UsageError: a drafter does not fit the models.
     """

@@ -31,15 +31,10 @@ KEYS = ("machine", "models", "drafter", "flags")
 
 
 class Bin(NamedTuple):
-    """A class of batches of about the same size and source length.
+    """A class of batches of about the same size and source length."""
 
-    Attributes:
-        sentences: the largest batch size, a power of two; the smallest is more than half of it.
-        source: the largest length of the longest source: 8, 12, 16, 24, 32, 48, ... tokens.
-    """
-
-    sentences: int
-    source: int
+    sentences: int  # the largest batch size, a power of two; the smallest is more than half of it
+    source: int  # the largest length of the longest source: 8, 12, 16, 24, 32, 48, ... tokens
 
     def __str__(self) -> str:
         shorter = (n for n in range(self.source - 1, 0, -1) if _edge(n) < self.source)
@@ -49,31 +44,20 @@ class Bin(NamedTuple):
 
 @dataclass
 class Measured:
-    """The measurements of one bin, by candidate.
+    """The measurements of one bin, by candidate."""
 
-    Attributes:
-        batches: the number of measured batches.
-        seconds: the time of all candidates other than greedy search.
-        ratios: a candidate's time over greedy's for the same batch: the mean over batches plus its
-            standard error.
-        ms: the 90th percentile of a candidate's milliseconds per sentence.
-        pass_seconds: greedy search's seconds per pass.
-        tokens: that a candidate's pass writes.
-    """
-
-    batches: int
-    seconds: float
+    batches: int  # the number of measured batches
+    seconds: float  # the time of all candidates other than greedy search
+    # a candidate's time over greedy's for the same batch: the mean over batches plus its standard
+    # error
     ratios: dict[str, float]
-    ms: dict[str, float]
-    pass_seconds: float
-    tokens: dict[str, float]
+    ms: dict[str, float]  # the 90th percentile of a candidate's milliseconds per sentence
+    pass_seconds: float  # greedy search's seconds per pass
+    tokens: dict[str, float]  # that a candidate's pass writes
 
 
 class SpeedProfile:
-    """A profile file.
-
-    Args:
-        path: the file; it need not exist.
+    """A profile file, which need not exist.
 
     Raises:
         UsageError: the file is damaged or of another kind.
@@ -85,11 +69,7 @@ class SpeedProfile:
         self._entries = _read(path)
 
     def open(self, key: dict[str, Any]) -> dict[Bin, Measured]:
-        """Return the file's bins for this key; warn if the file has other keys only.
-
-        Args:
-            key: machine, models, drafter and flags, as JSON.
-        """
+        """Return the file's bins for this key; warn if the file has other keys only."""
         self.key = json.loads(json.dumps(key))
         own = self._own(self._entries)
         if own is not None:

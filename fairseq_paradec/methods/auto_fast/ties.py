@@ -15,12 +15,7 @@ _ENGINE = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.bfloat16
 
 
 def tie_gap(dtype: torch.dtype, engine_dtype: str | None) -> float:
-    """Return the difference of log-probabilities below which two tokens tie.
-
-    Args:
-        dtype: of the model's weights.
-        engine_dtype: the value of ``--engine-dtype``.
-    """
+    """Return the difference of log-probabilities below which two tokens tie."""
     return _COARSE_GAP.get(_ENGINE.get(engine_dtype or "", dtype), TIE_GAP)
 
 

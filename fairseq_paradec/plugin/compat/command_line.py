@@ -180,11 +180,6 @@ def show_flags_in_help(title: str, flags: Any, choices: Mapping[str, Sequence[st
     """Let ``--help`` of every fairseq command list a task's flags.
 
     Fault: fairseq 0.12 prints the help before it asks the task for its flags.
-
-    Args:
-        title: the title of their group.
-        flags: the dataclass with the flags as fields.
-        choices: the allowed values of those that have a list of them.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -209,9 +204,6 @@ def sample_without_beam(decodings: Collection[str]) -> None:
     fairseq 0.12 asserts that ``--nbest`` is ``--beam`` under ``--sampling``, before it asks the
     task. These decodings sample one output or refuse; only a beam that is given counts. With the
     others the error says what to give.
-
-    Args:
-        decodings: values of ``--decoding``.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:

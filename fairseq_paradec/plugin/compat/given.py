@@ -99,11 +99,7 @@ def _given(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> dict
 
 
 def _refuse_unread(args: argparse.Namespace, given: dict[str, str]) -> None:
-    """Refuse what this command does not read.
-
-    Raises:
-        UsageError: a flag would be ignored.
-    """
+    """Refuse what this command does not read."""
     interactive = hasattr(args, "buffer_size")
     command = "fairseq-interactive" if interactive else "fairseq-generate"
     read = BOTH | ALONE[command] | ALL.keys() - (NOT_INTERACTIVE if interactive else set())

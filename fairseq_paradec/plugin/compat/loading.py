@@ -10,7 +10,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 
 from ...errors import UsageError
-from .checkpoints import ANY_CHECKPOINT_FLAG
+from .checkpoint_problems import ANY_CHECKPOINT_FLAG
 
 
 @contextlib.contextmanager
@@ -24,12 +24,6 @@ def named(flag: str) -> Iterator[None]:
 
 def load_beside(path: str, flag: str, task: Any, state: Any = None) -> tuple[Any, Any]:
     """Load a second model for a task: a drafter, or the verifier from which a drafter starts.
-
-    Args:
-        path: its checkpoint.
-        flag: the flag that names it, for errors.
-        task: the task; the model must fit its dictionaries.
-        state: what the checkpoint holds, if it is read.
 
     Returns:
         The model, and the configuration in its checkpoint.

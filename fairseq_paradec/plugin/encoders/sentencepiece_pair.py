@@ -43,9 +43,6 @@ class SentencepiecePair:
     A source may begin with a token of its own in ``>>`` and ``<<``, as OPUS-MT's models of several
     target languages read it; it is no text.
 
-    Args:
-        cfg: the flags.
-
     Raises:
         UsageError: sentencepiece is not installed, or a file is missing or wrong.
     """
@@ -86,10 +83,6 @@ class SentencepiecePair:
 
 def load_sentencepiece(path: str, flag: str) -> Any:
     """Load a sentencepiece model.
-
-    Args:
-        path: the file.
-        flag: what names it, for errors.
 
     Raises:
         UsageError: sentencepiece is not installed, or the file is missing or another.

@@ -13,13 +13,7 @@ MASK = -1  # stands for the mask vector in tensors of tokens
 
 
 class BlockNatDecoder(TransformerDecoder):
-    """A Transformer decoder over a prefix and blocks of mask slots.
-
-    Args:
-        args: the model's options.
-        dictionary: the target dictionary.
-        embed_tokens: its embedding.
-    """
+    """A Transformer decoder over a prefix and blocks of mask slots."""
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(args, dictionary, embed_tokens)

@@ -59,17 +59,11 @@ FROM_VERIFIER = (
 
 
 class BlockOutput(NamedTuple):
-    """The model's output for the blocks of a batch.
+    """The model's output for the blocks of a batch."""
 
-    Attributes:
-        hidden: N×D, hidden states at the N block positions where ``scored`` is true, in order.
-        projection: V×D, the output projection.
-        scored: B×J×K, the positions that have a target token and are not revealed.
-    """
-
-    hidden: Tensor
-    projection: Tensor
-    scored: Tensor
+    hidden: Tensor  # N×D, hidden states at the N block positions where ``scored`` is true, in order
+    projection: Tensor  # V×D, the output projection
+    scored: Tensor  # B×J×K, the positions that have a target token and are not revealed
 
     @property
     def logits(self) -> Tensor:
@@ -216,16 +210,7 @@ class BlockNatModel(DraftingTransformer):
         return int(torch.randint(1, self.block_size + 1, ()))
 
     def check_prefixes(self, prefixes: int, tokens_per_prefix: int, after_errors: float) -> None:
-        """Refuse several prefixes per sentence with bidirectional attention.
-
-        Args:
-            prefixes: the loss's ``--prefixes-per-sentence``.
-            tokens_per_prefix: its ``--tokens-per-prefix``.
-            after_errors: its ``--prefixes-after-errors``, for which several prefixes are tried.
-
-        Raises:
-            UsageError: more than one is allowed, and attention is bidirectional.
-        """
+        """Refuse several prefixes per sentence with bidirectional attention."""
         if self.decoder.attention == "prefix_causal":
             return
         for flag, given, one in (

@@ -40,7 +40,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from ...errors import UsageError, option_error
-from ..compat.checkpoints import ANY_CHECKPOINT_FLAG
+from ..compat.checkpoint_problems import ANY_CHECKPOINT_FLAG
 from ..compat.loading import load_beside
 from .building import SIZES, named_sizes, set_sizes, transformer_settings
 from .heads import PREFIX, BlockHeads, build_heads
@@ -50,25 +50,14 @@ DEFAULT_BLOCK_SIZE = 8  # the paper's fastest
 
 
 class HeadsOutput(NamedTuple):
-    """The outputs of some heads for a batch.
+    """The outputs of some heads for a batch."""
 
-    Attributes:
-        hidden: B×T×N×D, for N heads.
-        projection: V×D, the output projection.
-    """
-
-    hidden: Tensor
-    projection: Tensor
+    hidden: Tensor  # B×T×N×D, for N heads
+    projection: Tensor  # V×D, the output projection
 
 
 class BlockwiseDecoder(TransformerDecoder):
-    """fairseq's Transformer decoder with heads; its own output is that of p_1, the scoring model.
-
-    Args:
-        args: the model's options.
-        dictionary: the target dictionary.
-        embed_tokens: its embedding.
-    """
+    """fairseq's Transformer decoder with heads; its own output is p_1's, the scoring model's."""
 
     def __init__(self, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(args, dictionary, embed_tokens)
@@ -288,12 +277,6 @@ _FREE = ("positions", "activations", "min_params_to_wrap", "drop")
 
 def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int]) -> None:
     """Set the model's settings to its base's.
-
-    Args:
-        args: the model's options.
-        model: its name; name and suffix are the architecture.
-        suffix: of a size.
-        sizes: the sizes that the architecture's name gives.
 
     Raises:
         UsageError: the base is another kind of model, or contradicts flags or the architecture's

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...errors import option_error
 from ..compat.loading import load_beside, named
+from ..files import options_of
 
 #: Layers, dimension, feed-forward dimension, heads; by the suffix of an architecture.
 SIZES = {
@@ -51,17 +52,12 @@ def set_sizes(args: Any, suffix: str) -> None:
 def transformer_settings(path: str, flag: str, more: Iterable[str] = ()) -> dict[str, Any]:
     """Read the settings of a checkpoint's Transformer.
 
-    Args:
-        path: the checkpoint.
-        flag: the flag that names it, for errors.
-        more: names of other settings, which are read if the checkpoint has them.
-
     Raises:
         UsageError: it is no checkpoint of a Transformer.
     """
     with named(flag):
         cfg = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]["model"]
-    settings = dict(vars(cfg) if isinstance(cfg, Namespace) else cfg)
+    settings = options_of(cfg)
     is_drafter = "drafter_block_size" in settings
     if is_drafter or "encoder_layers" not in settings or "decoder_layers" not in settings:
         raise option_error(flag, path, "a checkpoint of fairseq's Transformer, not a drafter's")
@@ -107,23 +103,13 @@ def read_verifier(args: Any, fixed: Iterable[str] = ()) -> None:
 
 
 def require_verifier(args: Any) -> None:
-    """Refuse an architecture without ``--encoder-from``.
-
-    Raises:
-        UsageError: it is missing.
-    """
+    """Refuse an architecture without ``--encoder-from``."""
     if not getattr(args, "encoder_from", None):
         raise option_error("--encoder-from", None, "the verifier's checkpoint")
 
 
 def copy_encoder(model: Any, path: str, task: Any, flag: str = "--encoder-from") -> Any:
     """Copy the encoder of a checkpoint, and its target embedding if the sizes agree.
-
-    Args:
-        model: a new Transformer.
-        path: the checkpoint of another one.
-        task: the task with the dictionaries of both.
-        flag: the flag that names the checkpoint, for errors.
 
     Returns:
         The checkpoint's model.
@@ -135,15 +121,11 @@ def copy_encoder(model: Any, path: str, task: Any, flag: str = "--encoder-from")
     if type(other.encoder) not in (TransformerEncoder, TransformerEncoderBase):
         kind = type(other.encoder).__name__
         raise option_error(
-            flag,
-            path,
-            f"a checkpoint with fairseq's Transformer encoder; this has a {kind}",
+            flag, path, f"a checkpoint with fairseq's Transformer encoder; this has a {kind}"
         )
     if _settings(model.encoder) != _settings(other.encoder):
         raise option_error(
-            flag,
-            path,
-            "an encoder with the same heads, activation, norms and scale of embeddings",
+            flag, path, "an encoder with the same heads, activation, norms and scale of embeddings"
         )
     try:
         model.encoder.load_state_dict(other.encoder.state_dict())
@@ -161,15 +143,6 @@ def copy_decoder(own: Any, other: Any, flag: str, path: str) -> None:
     """Copy layers, norms and projection of another decoder.
 
     Of its N layers n are taken, evenly spread, with the first and the last.
-
-    Args:
-        own: the decoder that gets them, of n layers.
-        other: the other one.
-        flag: the flag that names the other one's checkpoint, for errors.
-        path: the checkpoint.
-
-    Raises:
-        UsageError: they do not fit.
     """
     count, available = len(own.layers), len(other.layers)
     # By number: iteration over a LayerDropModuleList skips layers at random.
@@ -196,12 +169,7 @@ def _settings(stack: Any) -> list[Any]:
 
 
 def marks(weights: Mapping[str, Tensor], side: str) -> dict[str, Tensor]:
-    """Select biases and norms of a model's last layer: enough to know the model by.
-
-    Args:
-        weights: a model's ``state_dict``.
-        side: ``encoder`` or ``decoder``.
-    """
+    """Select biases and norms of a model's last layer: enough to know the model by."""
     names = [name for name in weights if name.startswith(f"{side}.layers.")]
     last = f"{side}.layers.{max(int(name.split('.')[2]) for name in names)}."
     return {n: weights[n] for n in names if n.startswith(last) and weights[n].dim() == 1}
@@ -219,13 +187,9 @@ def has_whole_encoder(weights: Mapping[str, Tensor]) -> bool:
 
 
 class FreezableEncoder(TransformerModel):
-    """A Transformer whose encoder training may leave as it is.
+    """A Transformer whose encoder training may leave as it is."""
 
-    Attributes:
-        encoder_is_frozen: whether it does.
-    """
-
-    encoder_is_frozen = False
+    encoder_is_frozen = False  # whether it does
 
     def freeze_encoder(self) -> None:
         """Take the encoder's weights out of training."""
@@ -294,9 +258,4 @@ class DraftingTransformer(FreezableEncoder, abc.ABC):
 
     @abc.abstractmethod
     def start_decoder(self, args: Any, verifier: Any) -> None:
-        """Copy weights of the verifier's decoder; the encoder and the embedding have theirs.
-
-        Args:
-            args: the options.
-            verifier: the decoder.
-        """
+        """Copy weights of the verifier's decoder; the encoder and the embedding have theirs."""

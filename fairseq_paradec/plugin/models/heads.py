@@ -15,11 +15,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fairseq import checkpoint_utils, utils
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ...errors import option_error
 from ..compat.loading import named
+from ..files import options_of
 from .building import marks
 
 PREFIX = "decoder.heads."  # of the names of the heads' weights in a model
@@ -169,11 +169,7 @@ def build_heads(args: Any, decoder: Any) -> BlockHeads:
 
 
 def heads_only(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Select a model's heads, and enough of its base's weights to identify the base.
-
-    Args:
-        weights: a model's ``state_dict``.
-    """
+    """Select a model's heads, and enough of its base's weights to identify the base."""
     heads = {name: weight for name, weight in weights.items() if name.startswith(PREFIX)}
     return marks(weights, "decoder") | heads
 
@@ -191,8 +187,7 @@ def load_heads(path: str, base: Any) -> BlockHeads:
     flag = "--drafter-path"
     with named(flag):
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
-    args, weights = state["cfg"]["model"], state["model"]
-    args = args if isinstance(args, Namespace) else Namespace(**OmegaConf.to_container(args))
+    args, weights = Namespace(**options_of(state["cfg"]["model"])), state["model"]
     if not any(name.startswith(PREFIX) for name in weights):
         raise option_error(
             flag,

@@ -128,13 +128,7 @@ class SlotPositions(nn.Module):
 
 
 class ReorderedDecoder(TransformerDecoder):
-    """fairseq's Transformer decoder with the positions and the mask of a TargetOrder.
-
-    Args:
-        args: the model's options.
-        dictionary: the target dictionary.
-        embed_tokens: its embedding.
-    """
+    """fairseq's Transformer decoder with the positions and the mask of a TargetOrder."""
 
     embed_positions: Any
     _future_mask: Tensor

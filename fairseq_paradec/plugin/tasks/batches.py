@@ -85,15 +85,7 @@ class EverySentence:
         max_tokens: int,
         device: torch.device,
     ) -> Iterator[dict[str, Any]]:
-        """Yield fairseq's batches of some sentences, by length, on a device.
-
-        Args:
-            lines: symbols with spaces between them, a sentence each.
-            models: the models; their positions limit a sentence.
-            batch_size: sentences in a batch, at most.
-            max_tokens: source tokens in a batch, at most, padding among them.
-            device: where its tensors lie.
-        """
+        """Yield fairseq's batches of some sentences, by length, on a device."""
         if not lines:
             return
         words = self.source_dictionary  # type: ignore[attr-defined]
@@ -240,12 +232,7 @@ class EverySentence:
             raise
 
     def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
-        """Return for each row why it cannot be translated, or None.
-
-        Args:
-            models: the models; their positions limit the source.
-            src_tokens: B×S.
-        """
+        """Return for each row why it cannot be translated, or None."""
         pad, eos = self.tgt_dict.pad(), self.tgt_dict.eos()
         limit = self._positions(models)[0]
         problems: list[str | None] = []

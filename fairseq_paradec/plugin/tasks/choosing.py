@@ -81,11 +81,6 @@ class ChoosesMethod:
     ) -> Decoder | StockDecoder:
         """Build the decoder that a config names; a drafter of ``drafter_path`` is loaded.
 
-        Args:
-            models: the model, or an ensemble.
-            config: see ``methods.build.build_decoder``.
-            context: more of its Context than dictionaries and drafter.
-
         Raises:
             UsageError: see ``methods.build.build_decoder``; or the drafter does not fit.
         """

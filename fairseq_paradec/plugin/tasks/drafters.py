@@ -28,11 +28,7 @@ _WANTED = {
 
 
 class Drafters:
-    """The drafters that a task has loaded; hub calls, which build a generator each, share them.
-
-    Args:
-        task: the task; drafters must fit its dictionaries and languages.
-    """
+    """The drafters that a task has loaded; hub calls, which build a generator each, share them."""
 
     def __init__(self, task: Any) -> None:
         self.task = task
@@ -42,13 +38,7 @@ class Drafters:
         self.heads: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
     def lend(self, name: str, drafter: Any, verifier: Any) -> None:
-        """Let ``load`` return a drafter, or heads, that no file holds.
-
-        Args:
-            name: in place of its path.
-            drafter: prepared for inference.
-            verifier: the model that it drafts for.
-        """
+        """Let ``load`` return a drafter, or heads, that no file holds."""
         if isinstance(drafter, BlockHeads):
             self.heads.setdefault(verifier, {})[name] = drafter
             return
@@ -57,11 +47,6 @@ class Drafters:
 
     def load(self, path: str, kind: str, models: Sequence[Any]) -> Any:
         """Return a drafter that fits the task and these models; it is loaded once.
-
-        Args:
-            path: its checkpoint.
-            kind: ``BLOCK_NAT``, ``HEADS``, ``TRANSFORMER`` or ``ANY``.
-            models: the verifiers.
 
         Raises:
             UsageError: the drafter is of another kind, an ensemble, or of other data or models.

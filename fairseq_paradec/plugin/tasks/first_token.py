@@ -44,12 +44,6 @@ def forced_prefix(
 ) -> Tensor | None:
     """Put the model's ``first_target_token`` before a prefix that does not begin with it.
 
-    Args:
-        models: the models; the first one may name a token.
-        src_tokens: B×S.
-        prefix_tokens: B×P, or None.
-        words: the target dictionary.
-
     Raises:
         UsageError: the target dictionary does not have the token.
     """

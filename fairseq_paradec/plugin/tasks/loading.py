@@ -16,16 +16,7 @@ OWN_TASKS: dict[str, str] = {}
 
 
 def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
-    """Refuse a missing data folder or checkpoint.
-
-    Args:
-        data: fairseq's data folder.
-        path: the checkpoint, or several with ``:`` between them.
-        flag: the data folder's, for the message.
-
-    Raises:
-        UsageError: one is missing.
-    """
+    """Refuse a missing data folder or checkpoint."""
     if not os.path.isdir(data):
         raise option_error(flag, data, "a folder made by fairseq-preprocess")
     for one in path.split(os.pathsep):
@@ -35,10 +26,6 @@ def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
 
 def load(data: str, path: str) -> tuple[list[Any], Any]:
     """Load a checkpoint of a data folder for inference in fp32; see ``load_paths``.
-
-    Args:
-        data: fairseq's data folder.
-        path: the checkpoint, or several with ``:`` between them.
 
     Returns:
         The models and the task.

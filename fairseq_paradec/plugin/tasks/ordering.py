@@ -30,9 +30,6 @@ class TargetsInOrder:
     def in_model_order(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Reorder the targets of a batch for the model.
 
-        Args:
-            sample: fairseq's batch, with ``target`` in natural order.
-
         Returns:
             The same batch for a model that writes from left to right; else a copy with reordered
             ``target``, ``net_input.prev_output_tokens`` and ``ntokens``, and the natural target as

@@ -21,7 +21,8 @@ from ...decoding.provenance import remember_hash, weights_hash
 from ...engine.known import is_sinusoidal
 from ...errors import UsageError
 from ...files import replacing
-from ..compat.checkpoints import PACKED_ONLY, check_content, form_problem
+from ..compat.checkpoint_problems import form_problem
+from ..compat.checkpoints import PACKED_ONLY, check_content
 
 
 class _Unfilled(TorchFunctionMode):
@@ -53,12 +54,7 @@ def left_out(model: Any) -> list[str]:
 
 
 def save(model: Any, path: Path) -> None:
-    """Leave the weights of packed maps out of a checkpoint.
-
-    Args:
-        model: as loaded from it.
-        path: the checkpoint, which is replaced.
-    """
+    """Leave the weights of packed maps out of a checkpoint, which is replaced."""
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     names = left_out(model)
     kept = {name: weight for name, weight in model.state_dict().items() if name not in names}

@@ -231,9 +231,6 @@ def _keep_pair(cfg: Any) -> None:
 
     fairseq 0.12 writes a pair that it infers from DATA into a copy alone, so that checkpoints
     trained without -s and -t name none.
-
-    Args:
-        cfg: the task's options, after its setup.
     """
     whole = cfg._get_parent() if OmegaConf.is_config(cfg) else None
     if whole is not None and "task" in whole:

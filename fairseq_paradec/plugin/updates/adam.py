@@ -17,9 +17,6 @@ def adam_step(given: Any) -> bool:
     second moment, torch to that of the corrected one, so torch gets a larger epsilon in the first
     updates. The state is fairseq's, so that checkpoints fit both.
 
-    Args:
-        given: fairseq's optimizer.
-
     Returns:
         Whether the step was made. It is not where the optimizer is another one, also one around
         Adam that scales gradients, or a weight is not fp32 on the CPU.

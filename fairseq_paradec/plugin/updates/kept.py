@@ -20,11 +20,7 @@ FLAG = "--keep-frozen-outputs"
 
 
 class KeptOutputs:
-    """States of sentences, by keys.
-
-    Args:
-        gigabytes: at most, of the states; 1 is 10^9 bytes.
-    """
+    """States of sentences, by keys, of at most so many gigabytes (10^9 bytes)."""
 
     def __init__(self, gigabytes: float) -> None:
         self.left = gigabytes * 1e9
@@ -61,12 +57,7 @@ class KeptOutputs:
 
 
 def keys_of(pad: int, *tokens: Tensor) -> list[Any]:
-    """Return a key for each row of a batch: its tokens without padding.
-
-    Args:
-        pad: ``<pad>``.
-        tokens: B×T each.
-    """
+    """Return a key for each row of a batch: its tokens without padding."""
     # Under autocast states have another precision.
     precision = torch.is_autocast_enabled(tokens[0].device.type)
     columns = [[row[row != pad].tobytes() for row in each.cpu().numpy()] for each in tokens]

@@ -90,9 +90,6 @@ def half_weights(weights: dict[str, Any]) -> dict[str, Any]:
 def shrink(state: dict[str, Any]) -> dict[str, Any]:
     """Return the checkpoint reduced to what decoding needs.
 
-    Args:
-        state: a checkpoint as fairseq 0.12 writes it, with ``cfg`` and ``model``.
-
     Raises:
         UsageError: a weight is outside fp16's range.
     """
@@ -117,25 +114,16 @@ def shrink(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def model_options(state: dict[str, Any]) -> Any:
-    """Return the model's options in a checkpoint, by name: fairseq saves some as a Namespace."""
-    options = (state.get("cfg") or {}).get("model") or {}
-    return vars(options) if isinstance(options, argparse.Namespace) else options
-
-
 def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return a checkpoint of --arch blockwise_transformer without its base.
-
-    Args:
-        state: the checkpoint.
-        path: its file, for the message.
 
     Raises:
         UsageError: it has no heads, or they do not fit the original base.
     """
+    from ...plugin.files import options_of
     from ...plugin.models.heads import PREFIX, heads_only
 
-    options, weights = model_options(state), state.get("model") or {}
+    options, weights = options_of(state["cfg"]["model"]), state["model"]
     if not any(name.startswith(PREFIX) for name in weights):
         arch = options.get("arch", "another model")
         raise option_error(
@@ -157,16 +145,13 @@ def heads_alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
 def alone(state: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return a drafter's checkpoint without the encoder, which is its verifier's.
 
-    Args:
-        state: the checkpoint.
-        path: its file, for the message.
-
     Raises:
         UsageError: its encoder is its own.
     """
+    from ...plugin.files import options_of
     from ...plugin.models.building import without_encoder
 
-    if not model_options(state).get("share_verifier_encoder"):
+    if not options_of(state["cfg"]["model"]).get("share_verifier_encoder"):
         allowed = "a drafter on its verifier's encoder: of --arch shallow_decoder, block_nat_fast"
         raise option_error("--without-encoder", str(path), allowed)
     return state | {"model": without_encoder(state["model"])}

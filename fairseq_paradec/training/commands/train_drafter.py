@@ -198,14 +198,7 @@ def target_tokens(translator: Translator, data: Path, subset: str) -> int:
 
 
 def count_accepted(held_out: Subset, translator: Translator, decoding: str, drafter: Path) -> str:
-    """Return what the drafter saves on the held-out lines, in words.
-
-    Args:
-        held_out: with their greedy translations.
-        translator: of the model folder.
-        decoding: the method that the drafter is for.
-        drafter: its checkpoint.
-    """
+    """Return what the drafter saves on the held-out lines, in words."""
     from ...methods.configure import configure
 
     config = configure(decoding=decoding, drafter_path=str(drafter))
@@ -223,13 +216,7 @@ def count_accepted(held_out: Subset, translator: Translator, decoding: str, draf
 
 
 def install(path: Path, folder: ModelFolder, drafter: Path) -> None:
-    """Put a drafter into a folder, which is whole at any time.
-
-    Args:
-        path: the folder.
-        folder: what it holds, without a drafter.
-        drafter: the checkpoint.
-    """
+    """Put a drafter into a folder, which is whole at any time."""
     partial = path / (DRAFTER + ".partial")
     shutil.copyfile(drafter, partial)
     write(path, folder)  # an old drafter of this name goes before its file does

@@ -51,11 +51,7 @@ class BlockwiseLoss(FairseqCriterion):
     trains = ("blockwise_transformer", "blockwise_loss")
 
     def __init__(
-        self,
-        task: Any,
-        label_smoothing: float,
-        heads_per_update: str,
-        first_head_weight: float,
+        self, task: Any, label_smoothing: float, heads_per_update: str, first_head_weight: float
     ) -> None:
         super().__init__(task)
         if not 0 <= label_smoothing <= 1:
@@ -141,13 +137,7 @@ class BlockwiseLoss(FairseqCriterion):
 
 
 def ahead(target: Tensor, head: int, pad: int) -> Tensor:
-    """Shift targets to a head's targets: B×T -> B×T, ``<pad>`` after the last token.
-
-    Args:
-        target: B×T, head 0's targets, padded at the end.
-        head: from 0.
-        pad: ``<pad>``.
-    """
+    """Shift targets to a head's targets: B×T -> B×T, ``<pad>`` after the last token."""
     shifted = torch.full_like(target, pad)
     shifted[:, : max(target.size(1) - head, 0)] = target[:, head:]
     return shifted

@@ -18,17 +18,11 @@ CHUNK = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
 class ProjectedLoss(NamedTuple):
-    """The result of ``projected_cross_entropy``.
+    """The result of ``projected_cross_entropy``."""
 
-    Attributes:
-        loss: label-smoothed negative log-likelihood, summed.
-        nll_loss: the same without smoothing; carries no gradient.
-        right: N, whether the answer is the most likely token.
-    """
-
-    loss: Tensor
-    nll_loss: Tensor
-    right: Tensor
+    loss: Tensor  # label-smoothed negative log-likelihood, summed
+    nll_loss: Tensor  # the same without smoothing; carries no gradient
+    right: Tensor  # N, whether the answer is the most likely token
 
 
 def projected_cross_entropy(

@@ -118,13 +118,6 @@ def merge(
 ) -> dict[str, int]:
     """Make DEST a data folder, of which this process has the lock.
 
-    Args:
-        data: the folder that was translated.
-        dest: with all parts in it.
-        settings: of the parts.
-        sources: of the subset.
-        parts: all of them.
-
     Returns:
         The numbers of all sentences and of those left out.
 

@@ -160,12 +160,6 @@ def content(translate: Translate, batches: list[list[int]]) -> bytes:
 def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Work:
     """Load the teachers; return what translates parts.
 
-    Args:
-        data: fairseq's data folder.
-        path: the checkpoint, or several with ``:`` between them.
-        settings: of the parts.
-        device: ``cpu`` or ``cuda``.
-
     Raises:
         UsageError: a checkpoint does not load or was trained for other languages; or this machine
             has another one than the driver, or other data.
@@ -199,15 +193,7 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
 
 
 def by_number(task: Any, models: list[Any], generator: Any, sources: Any, device: Any) -> Translate:
-    """Return a function from numbers of sentences to their best translations.
-
-    Args:
-        task: the models' task.
-        models: on the device.
-        generator: of the task.
-        sources: all sentences' tokens.
-        device: where to translate.
-    """
+    """Return a function from numbers of sentences to their best translations."""
     from fairseq.data import LanguagePairDataset
 
     dataset = LanguagePairDataset(

@@ -38,15 +38,10 @@ Outcome = None | tuple[str, bytes] | Exception
 
 
 class Workers(Protocol):
-    """Workers in other processes.
+    """Workers in other processes."""
 
-    Attributes:
-        size: how many there are to be.
-        depth: parts that each has at a time: the next one waits where work comes from afar.
-    """
-
-    size: int
-    depth: int
+    size: int  # how many there are to be
+    depth: int  # parts that each has at a time: the next one waits where work comes from afar
 
     def hire(self) -> Any:
         """Start a worker; return what stands for it."""

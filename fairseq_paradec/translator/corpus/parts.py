@@ -23,17 +23,11 @@ SETTINGS, PARTIAL, LOCK = "settings.json", ".partial", ".lock"
 
 
 class Part(NamedTuple):
-    """Some consecutive work.
+    """Some consecutive work."""
 
-    Attributes:
-        name: of its file.
-        lines: how many sentences it has.
-        work: what a worker gets; it can be pickled.
-    """
-
-    name: str
-    lines: int
-    work: Any
+    name: str  # of its file
+    lines: int  # how many sentences it has
+    work: Any  # what a worker gets; it can be pickled
 
 
 #: From parts to their contents, in any order.

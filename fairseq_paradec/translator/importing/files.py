@@ -52,11 +52,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def whole_number(
-    file: Path,
-    settings: Mapping[str, Any],
-    key: str,
-    default: Any = None,
-    most: int = 1 << 31,
+    file: Path, settings: Mapping[str, Any], key: str, default: Any = None, most: int = 1 << 31
 ) -> int:
     """Return a setting that is a whole number from 1 up to ``most``.
 

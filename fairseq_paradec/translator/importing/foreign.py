@@ -24,45 +24,27 @@ OFFSET = 2
 
 @dataclass(frozen=True)
 class Foreign:
-    """A Transformer of another toolkit.
+    """A Transformer of another toolkit."""
 
-    Attributes:
-        file: the file of its weights, for errors.
-        source: the source language.
-        target: the target language.
-        settings: fairseq's options of an equal Transformer.
-        layers: weights of layers, norms and positions, by fairseq's names.
-        embeddings: of sources, V×D; of target words that are read, V×D; of the output, V×D.
-        bias: of the output, V.
-        start: the number of the decoder's first input; None: a vector of zeros.
-        words: of the source and of the target, by number; None: a number without a word.
-        pieces: the sentencepiece models of the source and of the target.
-        before: words that precede every source.
-        first: the word that every output begins with; None: any.
-        dropped: target words that are no text, wherever they are in an output.
-    """
-
-    file: Path
-    source: str
-    target: str
-    settings: Mapping[str, Any]
-    layers: Mapping[str, Tensor]
+    file: Path  # the file of its weights, for errors
+    source: str  # the source language
+    target: str  # the target language
+    settings: Mapping[str, Any]  # fairseq's options of an equal Transformer
+    layers: Mapping[str, Tensor]  # weights of layers, norms and positions, by fairseq's names
+    # of sources, V×D; of target words that are read, V×D; of the output, V×D
     embeddings: tuple[Tensor, Tensor, Tensor]
-    bias: Tensor
-    start: int | None
+    bias: Tensor  # of the output, V
+    start: int | None  # the number of the decoder's first input; None: a vector of zeros
+    # of the source and of the target, by number; None: a number without a word
     words: tuple[Sequence[str | None], Sequence[str | None]]
-    pieces: tuple[Path, Path]
-    before: Sequence[str] = ()
-    first: str | None = None
-    dropped: Sequence[str] = ()
+    pieces: tuple[Path, Path]  # the sentencepiece models of the source and of the target
+    before: Sequence[str] = ()  # words that precede every source
+    first: str | None = None  # the word that every output begins with; None: any
+    dropped: Sequence[str] = ()  # target words that are no text, wherever they are in an output
 
 
 def dictionary_order(words: Sequence[str | None]) -> list[int | None]:
-    """Return the numbers of fairseq's words: the special ones, then the others in their order.
-
-    Args:
-        words: by number; special ones may be missing.
-    """
+    """Return the numbers of fairseq's words: the special ones, then the others in their order."""
     places = {word: number for number, word in enumerate(words)}
     others = (number for number, word in enumerate(words) if word not in SPECIAL)
     return [*(places.get(word) for word in SPECIAL), *others]
@@ -159,17 +141,6 @@ def options_of(
     **more: Any,
 ) -> dict[str, Any]:
     """Return fairseq's options of a Transformer; pairs are encoder and decoder.
-
-    Args:
-        file: of the settings, for errors.
-        width: D.
-        layers: how many.
-        heads: of each attention.
-        inner: the width of feed-forward parts.
-        activation: fairseq's name.
-        positions: how many.
-        scaled: whether embeddings are multiplied by the root of D.
-        more: other options.
 
     Raises:
         UsageError: the width is no multiple of the heads.

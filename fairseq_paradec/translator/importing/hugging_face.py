@@ -75,11 +75,6 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 def read(folder: Path, source: str | None = None, target: str | None = None) -> Foreign:
     """Read a model.
 
-    Args:
-        folder: what ``save_pretrained`` wrote, with the files of its tokenizer.
-        source: the source language; None: as the folder says.
-        target: the target language; None: as the folder says.
-
     Raises:
         UsageError: a file is missing or wrong, the model is of another family, or a language is
             unknown.
@@ -117,16 +112,7 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
 
 
 def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Refuse models with settings that are not known.
-
-    Args:
-        file: config.json.
-        config: its content.
-        about: of tokenizer_config.json.
-
-    Raises:
-        UsageError: a setting is missing or has another value.
-    """
+    """Refuse models with settings that are not known."""
     for key in _NUMBERS:
         whole_number(file, config, key)
     whole_number(file, config, "decoder_vocab_size", config["vocab_size"])
@@ -150,10 +136,6 @@ def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> N
 
 def _left_out(file: Path, config: Mapping[str, Any]) -> int | None:
     """Return the word that the softmax leaves out; None: none. Warn of settings that are not read.
-
-    Args:
-        file: config.json, which names settings of generate if generation_config.json does not.
-        config: its content.
 
     Raises:
         UsageError: words are forbidden.

@@ -64,11 +64,7 @@ class Settings(yaml.SafeLoader):
     """Reads YAML without aliases, by which a few lines can be gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """As yaml, but for aliases.
-
-        Raises:
-            ComposerError: there is one.
-        """
+        """As yaml, but for aliases."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "an alias", self.peek_event().start_mark)
         return super().compose_node(parent, index)
@@ -141,11 +137,7 @@ def _read_npz(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _parse(file: Path, text: bytes, loader: Any) -> dict[str, Any]:
-    """Parse YAML in UTF-8 that is a mapping.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """Parse YAML in UTF-8 that is a mapping."""
     try:
         content = yaml.load(text, Loader=loader)
     except Exception as error:  # yaml raises many kinds

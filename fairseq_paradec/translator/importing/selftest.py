@@ -46,10 +46,6 @@ class Count:
 class There:
     """The model in transformers, which reads and writes its own numbers of words.
 
-    Args:
-        folder: what ``save_pretrained`` wrote.
-        given: the same, as it is imported.
-
     Raises:
         UsageError: transformers is not installed, or does not load the model.
     """
@@ -111,12 +107,7 @@ class There:
 
 
 class Here:
-    """The imported model; numbers of words are those of transformers.
-
-    Args:
-        translator: of its folder.
-        given: what was imported.
-    """
+    """The imported model; numbers of words are those of transformers."""
 
     def __init__(self, translator: Translator, given: Foreign) -> None:
         self.translator, self.unnormalized = translator, given.first is not None
@@ -166,11 +157,6 @@ class Here:
 @torch.no_grad()
 def selftest(given: Path, source: str | None, target: str | None) -> tuple[bool, list[str]]:
     """Import a model, and compare logits, greedy outputs and those of beam 5 with transformers.
-
-    Args:
-        given: what ``save_pretrained`` wrote.
-        source: the source language; None: as the folder says.
-        target: the target language; None: as the folder says.
 
     Returns:
         Whether all is equal, and what to print; the last line is the verdict.

@@ -24,11 +24,6 @@ M2M_100 = (
 def words_of(numbers: Mapping[str, int], size: int, file: Path) -> list[str | None]:
     """Return the words by number; None: no word has it.
 
-    Args:
-        numbers: of the words.
-        size: how many numbers the model has.
-        file: of the vocabulary, for errors.
-
     Raises:
         UsageError: a number is outside the model's, or a special word is missing.
     """
@@ -121,11 +116,6 @@ def require_languages(source: str | None, target: str | None) -> tuple[str, str]
 
 def language_token(flag: str, language: str, added: Collection[str]) -> str:
     """Return the token of a language.
-
-    Args:
-        flag: the flag that names the language.
-        language: as the model names it, with or without the underscores of M2M-100.
-        added: the added tokens of the model.
 
     Raises:
         UsageError: there is none.

@@ -25,10 +25,6 @@ _SOURCE, _TARGET, _TOKENS = "source.spm", "target.spm", "tokens.json"
 def write(model: Foreign, folder: Path) -> None:
     """Write the files of a model folder.
 
-    Args:
-        model: the model.
-        folder: an empty folder.
-
     Raises:
         UsageError: a weight is missing or has another size than the settings say, or two
             dictionaries would have one name.

@@ -19,7 +19,7 @@ from ....plugin.tasks import loading
 from ....row import Row
 from ....token_rules import TokenRules
 from ...analysis.pass_costs import LOOPED, PLAIN, dtype_of
-from .. import machine
+from .. import CTRANSLATE2, machine
 from ..peers import translator
 from ..pieces import Call, decoder_pieces, encoder_pieces, heads_pieces, piece_calls, refuse_unknown
 from ..rounds import all_rounds
@@ -27,7 +27,6 @@ from .cells import Cell, Search, Steps, pass_call, product_call
 from .models import Pair, parse_engine
 
 NEW_TOKENS = 5  # of the prefix, in a drafter's pass
-PEER = "ctranslate2"  # the engine of its searches
 SEARCH_TOKENS = 20  # that whole searches are forced to, without </s>
 
 
@@ -42,37 +41,20 @@ def drafting(engine: Engine) -> Engine:
 
 
 class Plan(NamedTuple):
-    """What passes are made of.
+    """What passes are made of."""
 
-    Attributes:
-        batch: sentences.
-        source: their length.
-        cached: target tokens in front of a chunk.
-        chunks: lengths of chunks.
-        blocks: numbers of masks in a drafter's pass.
-        engines: names.
-        peer: a folder with the model as CTranslate2 reads it, or None.
-        threads: of CTranslate2.
-    """
-
-    batch: int
-    source: int
-    cached: int
-    chunks: list[int]
-    blocks: list[int]
-    engines: list[str]
-    peer: str | None
-    threads: int
+    batch: int  # sentences
+    source: int  # their length
+    cached: int  # target tokens in front of a chunk
+    chunks: list[int]  # lengths of chunks
+    blocks: list[int]  # numbers of masks in a drafter's pass
+    engines: list[str]  # names
+    peer: str | None  # a folder with the model as CTranslate2 reads it, or None
+    threads: int  # of CTranslate2
 
 
 class Bench:
     """All that is timed, and the document that comes of it.
-
-    Args:
-        pair: the models.
-        plan: what to time.
-        memory: MiB of the large tensor.
-        matrix: rows and columns of the matrices for the peaks.
 
     Raises:
         UsageError: an engine that is none, or a model of other pieces.
@@ -274,7 +256,7 @@ class Bench:
         sources = [
             [words[i] for i in row[:-1]] for row in self.sample["net_input"]["src_tokens"].tolist()
         ]
-        for kind, engine in (("float32", PEER), ("int8", f"{PEER}-int8")):
+        for kind, engine in (("float32", CTRANSLATE2), ("int8", f"{CTRANSLATE2}-int8")):
             loaded = translator(folder, kind, self.plan.threads)
             steps = Steps(loaded, sources, 1, peer_tokens(self.plan.cached))
             self.searches.append(({"name": "CTranslate2 greedy", "engine": engine}, steps))
@@ -316,11 +298,6 @@ class Bench:
     @torch.inference_mode()
     def run(self, rounds: int, repetitions: int, busy: bool) -> float | None:
         """Time everything; return how many cores others used at most, None if not to be known.
-
-        Args:
-            rounds: in each, every cell has its turn, in another order each time.
-            repetitions: of a pass in a round.
-            busy: measure though others use the machine.
 
         Raises:
             UsageError: the machine is busy.

@@ -72,14 +72,7 @@ class Cell:
 
 
 class Search(Cell):
-    """A whole search, its encoder timed apart; of this package's also what is outside its passes.
-
-    Args:
-        task: that runs it.
-        generator: the search.
-        model: its model.
-        sample: a batch.
-    """
+    """A whole search, its encoder timed apart; of this package's also what passes leave out."""
 
     def __init__(self, task: Any, generator: Any, model: Any, sample: dict[str, Any]) -> None:
         super().__init__({}, slow=True)
@@ -104,14 +97,7 @@ class Search(Cell):
 
 
 class Steps(Cell):
-    """CTranslate2's greedy search: outputs of two lengths, whose difference is that of the steps.
-
-    Args:
-        translator: CTranslate2's.
-        sources: sentences, lists of tokens.
-        short: length of the shorter outputs.
-        long: length of the longer ones.
-    """
+    """CTranslate2's greedy search: outputs of two lengths, which differ by the steps' time."""
 
     def __init__(
         self, translator: Any, sources: Sequence[Sequence[str]], short: int, long: int

@@ -39,23 +39,14 @@ ENGINES = (NATIVE, "native-bf16", "native-int8", TORCH, "torch-bf16", "torch-fp1
 
 
 class Pair(NamedTuple):
-    """What is measured.
+    """What is measured."""
 
-    Attributes:
-        task: with dictionaries.
-        model: a Transformer, the verifier.
-        drafter: a BlockNatModel, or None.
-        token_drafter: a Transformer that drafts token by token, or None.
-        heads: BlockHeads, or None.
-        args: the model's options, of random weights; else None.
-    """
-
-    task: Any
-    model: Any
-    drafter: Any
-    token_drafter: Any
-    heads: Any
-    args: Any = None
+    task: Any  # with dictionaries
+    model: Any  # a Transformer, the verifier
+    drafter: Any  # a BlockNatModel, or None
+    token_drafter: Any  # a Transformer that drafts token by token, or None
+    heads: Any  # BlockHeads, or None
+    args: Any = None  # the model's options, of random weights; else None
 
     def helper(self, kind: str | None) -> Any:
         """Return what drafts for a method with drafters of a kind; the model, for None."""
@@ -69,23 +60,14 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class SizedModel:
-    """A checkpoint or random weights, and engines: see ``cli.arguments.declare_sized_model``.
+    """A checkpoint or random weights, and engines: see ``cli.arguments.declare_sized_model``."""
 
-    Attributes:
-        data: fairseq's data folder, with a ``path``.
-        path: the checkpoint; None: there is an ``arch_size``.
-        arch_size: a key of SIZES; None: there is a ``path``.
-        vocabulary: of random weights; None: the size's own.
-        drafter_path: a drafter of the checkpoint, or heads.
-        engines: some of ENGINES.
-    """
-
-    data: str | None
-    path: str | None
-    arch_size: str | None
-    vocabulary: int | None
-    drafter_path: str | None
-    engines: Sequence[str]
+    data: str | None  # fairseq's data folder, with a ``path``
+    path: str | None  # the checkpoint; None: there is an ``arch_size``
+    arch_size: str | None  # a key of SIZES; None: there is a ``path``
+    vocabulary: int | None  # of random weights; None: the size's own
+    drafter_path: str | None  # a drafter of the checkpoint, or heads
+    engines: Sequence[str]  # some of ENGINES
 
     @property
     def num_words(self) -> int:
@@ -101,11 +83,7 @@ class SizedModel:
 
 
 def check_model(args: SizedModel) -> None:
-    """Refuse a model and engines that do not go together, and files that are not there.
-
-    Raises:
-        UsageError: there are some.
-    """
+    """Refuse a model and engines that do not go together, and files that are not there."""
     if (args.path is None) == (args.arch_size is None):
         raise option_error("--path", args.path, "one of --path and --arch-size")
     if args.path is not None:
@@ -234,11 +212,7 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
 
 
 def parse_engine(text: str) -> Engine:
-    """Read an engine: one of ENGINES.
-
-    Raises:
-        UsageError: there is none of this name.
-    """
+    """Read an engine: one of ENGINES."""
     if text not in ENGINES:
         raise option_error("--engines", text, ", ".join(ENGINES))
     kind, _, dtype = text.partition("-")

@@ -25,45 +25,25 @@ from .models import Pair, SizedModel, check_model, make_pair, sizes
 
 @dataclass(frozen=True)
 class Settings(SizedModel, Timing):
-    """Of ``paradec passes``.
+    """Of ``paradec passes``."""
 
-    Attributes:
-        chunks: numbers of tokens in a pass.
-        block_sizes: numbers of masks in a drafter's pass.
-        batch: sentences.
-        source_length: tokens, with ``</s>``.
-        cached: tokens in front of a chunk.
-        repetitions: of a pass in a round.
-        peers: whether CTranslate2 is measured, too.
-        memory_mib: of the large tensor.
-        matrix: rows and columns of the matrices for peaks.
-        acceptance: a benchmark's JSON; None: no sentences are estimated.
-        argv: the words after ``paradec``.
-        out: the JSON file to write; None: none.
-        title: of the document; None: made of the model's name.
-    """
-
-    chunks: Sequence[int]
-    block_sizes: Sequence[int]
-    batch: int
-    source_length: int
-    cached: int
-    repetitions: int
-    peers: bool
-    memory_mib: int
-    matrix: int
-    acceptance: Path | None
-    argv: Sequence[str]
-    out: Path | None
-    title: str | None
+    chunks: Sequence[int]  # numbers of tokens in a pass
+    block_sizes: Sequence[int]  # numbers of masks in a drafter's pass
+    batch: int  # sentences
+    source_length: int  # tokens, with ``</s>``
+    cached: int  # tokens in front of a chunk
+    repetitions: int  # of a pass in a round
+    peers: bool  # whether CTranslate2 is measured, too
+    memory_mib: int  # of the large tensor
+    matrix: int  # rows and columns of the matrices for peaks
+    acceptance: Path | None  # a benchmark's JSON; None: no sentences are estimated
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path | None  # the JSON file to write; None: none
+    title: str | None  # of the document; None: made of the model's name
 
 
 def _check(args: Settings) -> None:
-    """Refuse flags that do not go together, and files that are not there.
-
-    Raises:
-        UsageError: there are some.
-    """
+    """Refuse flags that do not go together, and files that are not there."""
     check_model(args)
     if args.out is not None and args.out.suffix != ".json":
         raise option_error("--out", str(args.out), "a name that ends in .json")
@@ -72,11 +52,7 @@ def _check(args: Settings) -> None:
 
 
 def _check_positions(args: Settings, pair: Pair) -> None:
-    """Refuse passes beyond a model's positions.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Refuse passes beyond a model's positions."""
     source, target = pair.model.max_positions()
     longest = max(args.cached + max(args.chunks), SEARCH_TOKENS + 2)
     if args.peers:
@@ -144,7 +120,7 @@ def passes(args: Settings) -> int:
         "version": VERSIONS[PASSES][-1],
         "title": args.title or f"Passes of {args.name}",
         "notes": notes(setting, args.busy),
-        **machine.circumstances("passes", args.argv[1:]),
+        **machine.circumstances(args.argv),
         "setting": setting,
         **bench.report(),
         "acceptance": acceptance,

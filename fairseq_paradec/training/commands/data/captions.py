@@ -18,15 +18,14 @@ also out of valid. Captions too few for a last document are left out.
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from ....cli import arguments
 from ....errors import UsageError, option_error
 from ....files import read
+from ....translator.model_folder import new_folder
 
 ENDS = frozenset(
     ", ; : . ! ? and or but while as that who which where with without in into inside on onto at "
@@ -86,7 +85,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "dest",
         metavar="DEST",
         type=Path,
-        help="the new folder, for scripts/prepare_summarisation.sh --tokenized; must not exist",
+        help="the folder to make, for scripts/prepare_summarisation.sh --tokenized; new or empty",
     )
     number = arguments.whole_number
     add("--language", default="en", metavar="LANG", help="ending of the files (default: en)")
@@ -99,12 +98,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add("--summarised", type=number, metavar="K", help="the first K of them (default: all)")
     add("--times", type=number, default=8, metavar="R", help="rounds, in train, per N (default 8)")
-    add(
-        "--most",
-        type=number,
-        metavar="D",
-        help="documents per N in valid and test (default: all)",
-    )
+    add("--most", type=number, metavar="D", help="documents per N in valid and test (default: all)")
     add("--seed", type=int, default=1, help="(default: 1)")
 
 
@@ -113,8 +107,6 @@ def run(args: argparse.Namespace) -> int:
     sizes = list(dict.fromkeys(args.captions))
     if args.summarised is not None and args.summarised > min(sizes):
         raise option_error("--summarised", args.summarised, f"at most --captions, {min(sizes)}")
-    if args.dest.exists():
-        raise option_error("DEST", str(args.dest), "a folder that does not exist yet")
     made, seen = {}, set[str]()
     for split in ("test", "valid", "train"):
         file = str(args.texts / f"{split}.{args.language}")
@@ -135,14 +127,10 @@ def run(args: argparse.Namespace) -> int:
             for size in sizes
             for pair in documents(kept, size, args.summarised or size, times, lots)[:most]
         ]
-    args.dest.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".captions-", dir=args.dest.parent) as work:
-        folder = Path(work) / "data"
-        folder.mkdir()
+    with new_folder(args.dest, "DEST") as folder:
         for split, pairs in made.items():
             for side, texts in zip(("document", "summary"), zip(*pairs)):
                 lines = "".join(f"{text}\n" for text in texts)
                 (folder / f"{split}.{side}").write_text(lines, encoding="utf-8")
-        os.rename(folder, args.dest)
     print(*(f"{split}: {len(pairs)} documents" for split, pairs in made.items()), sep="\n")
     return 0

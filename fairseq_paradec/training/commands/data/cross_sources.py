@@ -10,15 +10,14 @@ from the first sentence, for scripts/distill.sh to replace.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from ....cli import arguments
 from ....errors import UsageError, option_error
+from ....translator.model_folder import new_folder
 
 SMOKE_PAIRS = 64
 
@@ -50,7 +49,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(plugin=True)
     add = parser.add_argument
     add("data", metavar="DATA", type=Path, help="a folder that fairseq-preprocess made")
-    add("dest", metavar="DEST", type=Path, help="the new folder; must not exist")
+    add("dest", metavar="DEST", type=Path, help="the folder to make, new or empty")
     add("--times", type=arguments.whole_number, default=4, metavar="N", help="(default: 4)")
     add("--seed", type=int, default=1, help="(default: 1)")
     add("--smoke", action="store_true", help=f"only the first {SMOKE_PAIRS} pairs")
@@ -63,17 +62,11 @@ def run(args: argparse.Namespace) -> int:
     pair = data_utils.infer_language_pair(str(args.data)) if args.data.is_dir() else (None, None)
     if None in pair:
         raise option_error("DATA", str(args.data), "a folder that fairseq-preprocess made")
-    if args.dest.exists():
-        raise option_error("DEST", str(args.dest), "a folder that does not exist yet")
-    args.dest.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".cross-", dir=args.dest.parent) as work:
-        folder = Path(work) / "data"
-        folder.mkdir()
+    with new_folder(args.dest, "DEST") as folder:
         for file in args.data.iterdir():
             if file.is_file() and not file.name.startswith(("train.", ".")):
                 shutil.copy(file, folder)
         _write(args, folder, *pair)
-        os.rename(folder, args.dest)
     return 0
 
 

@@ -22,7 +22,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from ....cli import arguments
 from ....errors import UsageError, option_error
 from ....images import LANGUAGES, SCHEMA, SIZES, VERSION, Pixels, Size
 from ....output import printable
+from ....translator.model_folder import new_folder
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 # Colour photographs in the two packages. motorcycle_right is left out: it shows the same scene as
@@ -83,10 +83,6 @@ def in_lots(paths: Sequence[Path], seed: int) -> list[Path]:
 
 class Part:
     """A part of the data (train, valid or test) while it is written.
-
-    Args:
-        folder: where its files go.
-        name: the part's.
 
     Attributes:
         photographs: number of photographs with a pair in it.
@@ -179,7 +175,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     number = arguments.whole_number
     add("folder", metavar="DIR", type=Path, nargs="?", help="a folder with photographs")
-    add("out", metavar="OUT", type=Path, help="the new data folder; must not exist")
+    add("out", metavar="OUT", type=Path, help="the data folder to make, new or empty")
     add("--photographs", action="store_true", help="instead of DIR: scikit-learn's, scikit-image's")
     add("--size", type=number, default=32, metavar="N", help="pixels of a target's side (32)")
     add("--input-size", type=number, default=8, metavar="N", help="pixels of a source's side (8)")
@@ -212,12 +208,8 @@ def run(args: argparse.Namespace) -> int:
     if sum(wanted.values()) >= len(paths):
         allowed = f"together fewer than the photographs, {len(paths)}"
         raise option_error("--test, --valid", list(wanted.values()), allowed)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".images-", dir=args.out.parent) as work:
-        folder = Path(work) / "data"
-        folder.mkdir()
+    with new_folder(args.out) as folder:
         made = _write(args, paths, wanted, folder)
-        os.rename(folder, args.out)
     print(*made, sep="\n")
     return 0
 
@@ -227,8 +219,6 @@ def _check(args: argparse.Namespace) -> None:
     if args.photographs == (args.folder is not None):
         given = None if args.folder is None else str(args.folder)
         raise option_error("DIR", given, "a folder with photographs, or --photographs; and OUT")
-    if args.out.exists():
-        raise option_error("OUT", str(args.out), "a folder that does not exist yet")
     if ":" in str(args.out):
         raise option_error("OUT", str(args.out), "a path without ':' (fairseq splits it there)")
     if args.size % args.input_size or args.size == args.input_size:

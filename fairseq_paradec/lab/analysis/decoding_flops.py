@@ -1,0 +1,217 @@
+"""The floating-point operations of decoding sentences, from their traces; see ``flops.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from .flops import Heads, Shape, decoder_pass, encoder, product, source_keys
+
+EOS = "</s>"
+
+
+@dataclass(frozen=True)
+class Count:
+    """Operations of decoding, by part."""
+
+    encoder: float = 0  # the encoder, and the decoder's keys and values of the source
+    decoder: float = 0  # the verifier's layers
+    projection: float = 0  # the verifier's projection to the vocabulary
+    drafter: float = 0  # all of a drafter or heads, including their encoder and projections
+
+    def __add__(self, other: Count) -> Count:
+        """Add part by part."""
+        return Count(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Count)))
+
+    @property
+    def total(self) -> float:
+        """All parts."""
+        return self.encoder + self.decoder + self.projection + self.drafter
+
+
+class Decoded(NamedTuple):
+    """A sentence of a trace, and what decoded it."""
+
+    record: Mapping[str, Any]  # with its source
+    shape: Shape  # the verifier's
+    drafter: Shape | Heads | None = None  # the drafter or heads, if any
+    beam: int = 1  # number of hypotheses
+
+    @property
+    def source(self) -> int:
+        """S."""
+        return len(self.record["source"])
+
+    @property
+    def trace(self) -> Sequence[Mapping[str, Any]]:
+        """The passes."""
+        passes: Sequence[Mapping[str, Any]] = self.record["trace"]
+        return passes
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """The method's own."""
+        flags: Mapping[str, Any] = self.record["flags"]
+        return flags
+
+
+def _read(shape: Shape, source: int) -> Count:
+    """Count the encoder of a sentence."""
+    return Count(encoder=encoder(shape, source) + source_keys(shape, source))
+
+
+def _pass(shape: Shape, tokens: int, cached: int, source: int, hypotheses: int = 1) -> Count:
+    """Count a pass of the verifier, which projects all of its tokens.
+
+    Args:
+        shape: its shape.
+        tokens: of a hypothesis, in the pass.
+        cached: cached tokens of a hypothesis.
+        source: S.
+        hypotheses: number of hypotheses.
+    """
+    whole = tokens * hypotheses
+    pieces = decoder_pass(shape, whole, cached + tokens, source, whole)
+    projection = pieces.pop("projection")
+    heads = shape.heads
+    first = 0.0
+    if heads and heads.first:
+        first = heads.inner(whole, 1, sees=False) + heads.outer(whole, 1)
+    return Count(decoder=sum(pieces.values()) + first, projection=projection)
+
+
+def greedy(shape: Shape, source: int, tokens: int) -> Count:
+    """Count greedy search: a token a pass."""
+    return sum((_pass(shape, 1, t, source) for t in range(tokens)), _read(shape, source))
+
+
+# ---- methods ------------------------------------------------------------------------------------
+
+
+def verifying(one: Decoded) -> Count:
+    """Count the verifier's passes for a sentence, without drafting.
+
+    A pass is assumed to fill its block after a drafted ``</s>``: a record does not tell whether the
+    length limit left less room.
+    """
+    passes = (_pass(one.shape, _scored(e), e["start"], one.source) for e in one.trace)
+    return sum(passes, _read(one.shape, one.source))
+
+
+def drafting(one: Decoded) -> Count:
+    """Count the passes of verifier and block_nat drafter."""
+    drafter, source = one.drafter, one.source
+    assert isinstance(drafter, Shape)
+    found = _start(drafter, source)
+    size, words = one.flags["block_size"], one.flags.get("drafter_shortlist")
+    # Without drafts, at the length limit, the drafter did not run.
+    ran = [each for each in zip(one.trace, _proposed(one, size)) if each[0]["draft"]]
+    places = _prefixes(drafter, [entry for entry, _ in ran])
+    for (start, cached), (_, projected) in zip(places, ran):
+        found += sum(_fill(drafter, start, cached, size, source, projected, words).values())
+    return verifying(one) + Count(drafter=found)
+
+
+def assisting(one: Decoded) -> Count:
+    """Count the passes of verifier and autoregressive drafter.
+
+    A draft's first pass reads what was committed and is not cached; each other one reads a draft.
+    """
+    drafter = one.drafter
+    assert isinstance(drafter, Shape)
+    found, words = _start(drafter, one.source), one.flags.get("drafter_shortlist")
+    cached = 0
+    for entry in one.trace:
+        start, drafted = entry["start"], len(entry["draft"])
+        for i in range(drafted):
+            tokens, seen = start + 1 - cached if i == 0 else 1, start + 1 + i
+            found += sum(decoder_pass(drafter, tokens, seen, one.source, 1, words).values())
+            cached = seen
+        cached = min(cached, start + 1 + entry["num_accepted"])
+    return verifying(one) + Count(drafter=found)
+
+
+def looking_ahead(one: Decoded) -> Count:
+    """Count passes and heads, the model's own by default, which read one state a pass."""
+    heads = one.shape.heads if one.drafter is None else one.drafter
+    assert isinstance(heads, Heads)
+    words = one.flags.get("drafter_shortlist") or one.shape.vocabulary
+    found = 0.0
+    for entry, asked in zip(one.trace, _proposed(one, one.flags["block_size"] - 1)):
+        if entry["draft"]:
+            found += heads.inner(1, asked) + heads.outer(1, asked)
+            found += product(asked, one.shape.output, words)
+    return verifying(one) + Count(drafter=found)
+
+
+def filling(one: Decoded) -> Count:
+    """Count the passes of a block_nat model without a verifier."""
+    shape, size = one.shape, one.flags["block_size"]
+    found = _read(shape, one.source)
+    for start, cached in _prefixes(shape, one.trace):
+        pieces = _fill(shape, start, cached, size, one.source, size, None)
+        projection = pieces.pop("projection")
+        found += Count(decoder=sum(pieces.values()), projection=projection)
+    return found
+
+
+def searching(one: Decoded) -> Count:
+    """Count a beam search by steps of z tokens, as this package does it.
+
+    The first pass has one hypothesis, the others as many as the beam.
+    """
+    shape, z = one.shape, one.shape.tokens_per_step
+    widths = (one.beam if t else 1 for t in range(len(one.trace)))
+    steps = (_pass(shape, z, z * t, one.source, width) for t, width in enumerate(widths))
+    return sum(steps, _read(shape, one.source))
+
+
+# ---- drafts -------------------------------------------------------------------------------------
+
+
+def _start(drafter: Shape, source: int) -> float:
+    """Return the operations of a drafter before its passes: encoder, and keys of the source."""
+    own = 0 if drafter.shares_encoder else encoder(drafter, source)
+    return own + source_keys(drafter, source)
+
+
+def _scored(entry: Mapping[str, Any]) -> int:
+    """Return the number of tokens of the verifier's pass."""
+    nodes = entry.get("num_nodes")
+    return len(entry["verifier"]) if nodes is None else 1 + nodes
+
+
+def _prefixes(drafter: Shape, trace: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Return for each pass of a block_nat model the number of prefix tokens, and of cached ones."""
+    starts = [entry["start"] for entry in trace]
+    before = [0, *starts[:-1]] if drafter.caches_prefix else [0] * len(starts)
+    return list(zip(starts, before, strict=True))
+
+
+def _fill(
+    drafter: Shape,
+    start: int,
+    cached: int,
+    size: int,
+    source: int,
+    projected: int,
+    words: int | None,
+) -> dict[str, float]:
+    """Count a pass of a block_nat model: the prefix's new tokens and the masks, by piece."""
+    masks = max(size, drafter.block)
+    return decoder_pass(drafter, start - cached + masks, start + masks, source, projected, words)
+
+
+def _proposed(one: Decoded, most: int) -> list[int]:
+    """Return for each pass the number of drafted tokens before ``</s>`` or a tree cut the draft."""
+    size, adaptive = one.flags["block_size"], one.flags.get("adaptive_block")
+    block, found = size, []
+    for entry in one.trace:
+        draft = entry["draft"]
+        whole = min(most, block)
+        cut = "num_nodes" in entry or (draft and draft[-1] == EOS)
+        found.append(whole if cut else len(draft))
+        if adaptive and draft:
+            block = min(size, entry["num_accepted"] + 2)
+    return found
