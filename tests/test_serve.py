@@ -276,7 +276,9 @@ def test_keys_are_asked_for_and_not_told(tmp_path):
         assert one.translate("A dog runs.", api_key="zwei\u00e4")
         body = {"text": "A dog runs.", "target_language": "de"}
         assert one.post("/v1/translations", body).status == 403
-        assert one.post("/v1/translations", body, authorization="Bearer one").status == 200
+        for scheme, status in {"Bearer": 200, "bearer": 200, "Basic": 403}.items():
+            found = one.post("/v1/translations", body, authorization=f"{scheme} one")
+            assert found.status == status
         theirs = LibreTranslateAPI(one.url, "one")
         assert theirs.translate("A dog runs.", "en", "de") == "Ein Hund rennt."
 
@@ -366,6 +368,8 @@ def test_what_is_missing_is_named_by_its_extra(monkeypatch, capsys):
         (["--api-key-file", "/dev/null"], "a file with a key a line; it has none"),
         (["--host", "192.0.2.1", "--port", "1"], "got '192.0.2.1:1'; allowed: a free address"),
         (["--model", "no-such-folder", "--port", "0"], "a model folder, with paradec.json"),
+        (["--decoding", "gready", "--port", "0"], "--decoding: got 'gready'; allowed: "),
+        (["--decoding", "nat", "--port", "0"], "one model of --arch block_nat, with nat"),
     ],
 )
 def test_mistakes_of_the_command_are_named(more, said, capsys):

@@ -42,10 +42,11 @@ def make_app(settings: Settings, fleet: Fleet | None = None) -> ASGIApp:
         fleet: the models; None: ``settings.models`` are loaded.
 
     Raises:
-        UsageError: a model folder is none, or two are of the same languages.
+        UsageError: a model folder is none, two are of the same languages, or ``settings.decoding``
+            does not fit one.
     """
     fleet, metrics = fleet or Fleet(settings.models), Metrics()
-    fleet.warm_up()
+    fleet.warm_up({} if settings.decoding is None else {"decoding": settings.decoding})
     scheduler = Scheduler(fleet, settings, metrics.decoded)
 
     @asynccontextmanager
@@ -251,11 +252,13 @@ class Routes:
     def _check_key(self, request: Request, given: str) -> None:
         """Refuse a request without a key, if keys are needed."""
         keys = self.settings.api_keys
-        bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            bearer = ""
         known = [
             hmac.compare_digest(key.encode(), one.encode())
             for key in keys
-            for one in (given, bearer)
+            for one in (given, bearer.strip())
         ]
         if keys and not any(known):
             raise Refused(403, "the API key is missing or wrong")
