@@ -66,22 +66,27 @@ def default_validation_task() -> None:
     wrap_once(options, "parse_args_and_arch", wrap, fix="default_validation_task")
 
 
+def _after_parsing(fix: str, work: Callable[[argparse.Namespace], None]) -> None:
+    """Show the arguments that a command has parsed to ``work``, which may change them."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def parse(*args: Any, **kwargs: Any) -> Any:
+            parsed = original(*args, **kwargs)
+            work(parsed[0] if isinstance(parsed, tuple) else parsed)
+            return parsed
+
+        return parse
+
+    wrap_once(options, "parse_args_and_arch", wrap, fix=fix)
+
+
 def infer_moses_languages() -> None:
     """Give ``--tokenizer moses`` the language pair of DATA if -s and -t are left out.
 
     Fault: fairseq 0.12 infers the pair for the task but not for the tokenizer, and ends with
     ``Error merging override tokenizer.source_lang=null``.
     """
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(*args: Any, **kwargs: Any) -> Any:
-            parsed = original(*args, **kwargs)
-            _fill_languages(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
-
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="infer_moses_languages")
+    _after_parsing("infer_moses_languages", _fill_languages)
 
 
 def _fill_languages(args: argparse.Namespace) -> None:
@@ -112,16 +117,7 @@ def check_arguments() -> None:
     run it; settings of the search are ignored there. Numbers below what is possible end in numpy,
     torch or the search.
     """
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(*args: Any, **kwargs: Any) -> Any:
-            parsed = original(*args, **kwargs)
-            _check_arguments(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
-
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="check_arguments")
+    _after_parsing("check_arguments", _check_arguments)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -152,16 +148,7 @@ def honour_shards() -> None:
 
     Fault: fairseq 0.12 ignores both flags there and shards by those of distributed training.
     """
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(*args: Any, **kwargs: Any) -> Any:
-            parsed = original(*args, **kwargs)
-            _set_shard(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
-
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="honour_shards")
+    _after_parsing("honour_shards", _set_shard)
 
 
 def _set_shard(args: argparse.Namespace) -> None:
