@@ -176,6 +176,53 @@ def test_a_thing_that_the_translation_lost_is_placed_and_told():
     assert Document("A man.", "text", "en").join([None]) == ("A man.", ["not translated: A man."])
 
 
+def test_things_without_their_words_stand_one_space_apart():
+    document = Document("A dog %s runs %d of {0}.", "text", "en")
+    found = document.join(["x", document.sentences[1]])
+    assert (found.text, len(found.notes)) == ("A dog %s runs %d of {0}.", 3)
+    assert Document("%s %d {0} a", "text", "en").join(["x", "a"]).text == "%s %d {0} a"
+
+
+@pytest.mark.parametrize(
+    "url", ["https://x.org/Dog_(animal)", "https://x.org/a?b=(c)&d=e", "www.x.org/(a)_(b)"]
+)
+def test_a_url_has_its_brackets_and_no_others(url):
+    assert Document(f"See {url}, now", "text", "en").sentences[1] == "See , now"
+    assert Document(f"One (see {url}). Two", "text", "en").sentences[1] == "One (see )."
+
+
+THINGS = {
+    "Here %s%d": ["%s%d"],
+    "Here %d%% now": ["%d%%"],
+    "It took %ds": ["%d"],
+    "Of %dx%d or v%s now": ["%d", "%d", "%s"],
+    "Is %1$s %(user.id)s %-5.2f": ["%1$s", "%(user.id)s", "%-5.2f"],
+    "Is {{{raw}}} {{x}} {user[name]}": ["{{{raw}}}", "{{x}}", "{user[name]}"],
+    "It is 100% sure, 5%, a 50%discount, 20% of %appdata%, caf%c3%a9": [],
+}
+
+
+@pytest.mark.parametrize("text", THINGS)
+def test_placeholders_are_known_by_whatever_they_stand(text):
+    pieces = Document(text, "text", "en").pieces
+    found = [thing.raw for one in pieces if not isinstance(one, str) for thing in one.things]
+    assert found == THINGS[text]
+
+
+def test_what_only_looks_like_code_in_markdown_is_translated():
+    text = "``` a ``` is code\n\nwords\n"
+    assert Document(text, "markdown", "en").sentences == ["a is code", "is code", "words"]
+    text = "[a `x]` b](y) and a `tick](z)\n"
+    found = Document(text, "markdown", "en").join(["eins", "zwei"]).text
+    assert "](y)" in found and "[" in found and "`x]`" in found
+
+
+def test_a_note_at_the_foot_is_translated():
+    document = Document("Words[^1].\n\n[^1]: A note.\n", "markdown", "en")
+    assert document.sentences == ["Words.", "A note."]
+    assert document.join(["Eins.", "Zwei."]).text == "Eins[^1].\n\n[^1]: Zwei.\n"
+
+
 def test_no_thing_is_cut_by_the_end_of_a_sentence(monkeypatch):
     monkeypatch.setattr(documents, "split", lambda text, _: re.split(r"(?<=! )", text))
     document = Document("Go! See {{ it! So }} now! On", "text", "en")

@@ -79,6 +79,23 @@ print(json.dumps([acc_and_f1(a, b)["f1"], matthews_corrcoef(a, b),
     assert abs(pearson - 1 / 6) < 1e-12 and rates == [0.0, 0.5, 1.0]
 
 
+def test_fairseqs_configurations_are_there_for_who_looks() -> None:
+    code = """
+import gc
+import fairseq_paradec
+from hydra.core.config_store import ConfigStore
+store = ConfigStore.instance()
+early = [len(store.repo), len(store.waiting) > 100, gc.isenabled()]
+names = store.list("model")
+node = store.load("model/wav2vec2.yaml").node
+print(json.dumps([early, names, node._name, len(store.waiting), store.list("")]))"""
+    early, names, name, waiting, groups = json.loads(python(code))
+    # Hydra's own configurations are there before fairseq's.
+    assert early[1:] == [True, True] and waiting == 0 and name == "wav2vec2"
+    assert {"wav2vec2.yaml", "transformer_lm.yaml"} <= set(names)
+    assert {"model", "task", "criterion", "lr_scheduler", "optimizer"} <= set(groups)
+
+
 def test_the_second_import_of_fairseq_changes_nothing() -> None:
     code = """
 import fairseq.criterions.sentence_prediction as s

@@ -187,19 +187,19 @@ class Document:
         parts, at, last = [], 0, ""
 
         def write_to(end: int) -> None:  # a thing that begins before it, whole
-            nonlocal at
+            nonlocal at, last
             while order and order[0].at < end:
                 thing = order.pop(0)
                 parts.append(self._escaped(target[at : thing.at], source) + thing.raw)
                 at = thing.end
             if end > at:
                 parts.append(self._escaped(target[at:end], source))
-                at = end
+                at, last = end, ""
 
         for mark, end in zip(placed, where, strict=True):
             write_to(max(end, at))
-            touched = mark.kind == THING == last
-            parts.append(_spaced(mark, "." if touched else target[:at][-1:], target[at : at + 1]))
+            before = parts[-1] if last == THING else target[:at]
+            parts.append(_spaced(mark, before[-1:], target[at : at + 1]))
             last = mark.kind
         write_to(len(target))
         return "".join(parts)

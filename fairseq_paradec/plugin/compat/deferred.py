@@ -1,4 +1,4 @@
-"""Imports fairseq without scikit-learn and SciPy. Importing this module does it: it comes first."""
+"""Imports fairseq without what nobody calls. Importing this module does it: it comes first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import importlib
 import sys
 from types import ModuleType
 from typing import Any
+
+from hydra.core.config_store import ConfigStore
 
 #: Packages that fairseq imports for a score each of two tasks, with the modules that it takes.
 _PACKAGES = {"sklearn": "sklearn.metrics", "scipy": "scipy.stats"}
@@ -26,16 +28,41 @@ def _call(module: str, name: str, *args: Any, **kwargs: Any) -> Any:
     return getattr(importlib.import_module(module), name)(*args, **kwargs)
 
 
+class _LaterStore(ConfigStore):
+    """Hydra's store of configurations, which makes what it is given when somebody first looks.
+
+    fairseq stores those of its 110 models, tasks and criterions while it is imported: a quarter of
+    a second. Training and fairseq-generate look, a translator does not.
+    """
+
+    waiting: list[tuple[tuple[Any, ...], dict[str, Any]]]
+
+    def store(self, *args: Any, **kwargs: Any) -> None:
+        """Keep a configuration for later."""
+        self.waiting.append((args, kwargs))
+
+    def _open(self, path: str) -> Any:
+        """Look for a configuration or a group: all of hydra's reads do so here."""
+        waiting, self.waiting = self.waiting, []
+        for args, kwargs in waiting:
+            super().store(*args, **kwargs)
+        return super()._open(path)
+
+
 def import_fairseq() -> None:
     """Import fairseq; nothing changes for a package, or fairseq, that is already imported.
 
     Fault: fairseq 0.12 imports scikit-learn and SciPy for scores of ``sentence_prediction`` and
     ``audio_classification``. Both still compute them. The stand-ins are in ``sys.modules`` only
     while fairseq is imported. It also imports pyarrow for ``plasma``, which pyarrow has not had
-    since version 12: fairseq is told so at once.
+    since version 12: fairseq is told so at once. Its configurations wait (``_LaterStore``).
     """
     if "fairseq" in sys.modules:
         return
+    store = ConfigStore.instance()
+    if type(store) is ConfigStore:
+        store.waiting = []
+        store.__class__ = _LaterStore
     import torch  # noqa: F401  (it looks for SciPy, too)
 
     placed: dict[str, ModuleType | None] = {}
