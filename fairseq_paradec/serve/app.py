@@ -190,6 +190,8 @@ class Routes:
         head = {"id": f"translation-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
         way = self._way(pair, asked, 0, given is not None)
         self._log_texts([asked.text])
+        if asked.passes and not asked.stream:
+            raise Refused(400, "passes needs stream")
         if asked.stream:
             way = way._replace(traced=asked.passes)
             events = self._events(head, way, asked)
@@ -302,8 +304,12 @@ class Routes:
 async def read(request: Request, model: type[M]) -> M:
     """Read the body of a request, JSON or a form."""
     raw = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_form = kind == bodies.FORM
+    if kind.startswith("multipart/"):
+        raise Refused(400, f"content-type: got {kind}; allowed: {', '.join(bodies.TYPES)}")
     try:
-        if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        if is_form:
             fields = parse_qs(raw.decode(), keep_blank_values=True, errors="strict")
             values = {name: found if found[1:] else found[0] for name, found in fields.items()}
             return model.model_validate(values)
@@ -311,7 +317,8 @@ async def read(request: Request, model: type[M]) -> M:
     except ValidationError as fault:
         wrong = fault.errors(include_input=False, include_url=False)[0]
         name = f"{wrong['loc'][0]}: " if wrong["loc"] else ""
-        raise Refused(400, f"{name}{wrong['msg']}") from None
+        read_as = f" (content-type is {bodies.FORM})" if is_form else ""
+        raise Refused(400, f"{name}{wrong['msg']}{read_as}") from None
     except ValueError:
         raise Refused(400, "the body is no form in UTF-8") from None
 

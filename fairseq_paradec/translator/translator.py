@@ -18,6 +18,7 @@ from ..engine.native.packing import offer
 from ..errors import UsageError, option_error
 from ..methods.base import refuse_drafts
 from ..methods.configure import configure
+from ..methods.stock import StockDecoder
 from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
 from ..plugin.tasks import packed_only
@@ -172,7 +173,7 @@ class Translator:
 
         Raises:
             UsageError: an option is wrong, a line or a draft is no text, there are more or fewer
-                drafts than lines, or the decoder takes none.
+                drafts than lines, or the decoder takes none, or its passes cannot be watched.
         """
         sizes = {"batch_size": batch_size, "max_tokens": max_tokens, "buffer_size": buffer_size}
         for name, size in sizes.items():
@@ -392,7 +393,13 @@ class Translator:
             if traced:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
-            self._generators[key] = self.task.build_decoder(self.models, config)
+            built = self.task.build_decoder(self.models, config)
+            if traced and isinstance(built, StockDecoder):
+                raise UsageError(
+                    f"passes: got --decoding {decoding}, fairseq's own search, which "
+                    "tells none; allowed: another decoder"
+                )
+            self._generators[key] = built
         return self._generators[key]
 
     def usual(self, decoding: str) -> str:
