@@ -369,6 +369,7 @@ def test_what_is_missing_is_named_by_its_extra(monkeypatch, capsys):
         (["--host", "192.0.2.1", "--port", "1"], "got '192.0.2.1:1'; allowed: a free address"),
         (["--model", "no-such-folder", "--port", "0"], "a model folder, with paradec.json"),
         (["--decoding", "gready", "--port", "0"], "--decoding: got 'gready'; allowed: "),
+        (["--speed-profile", "no/f", "--port", "0"], "/no does not"),
         (["--decoding", "nat", "--port", "0"], "one model of --arch block_nat, with nat"),
     ],
 )

@@ -46,7 +46,10 @@ def make_app(settings: Settings, fleet: Fleet | None = None) -> ASGIApp:
             does not fit one.
     """
     fleet, metrics = fleet or Fleet(settings.models), Metrics()
-    fleet.warm_up({} if settings.decoding is None else {"decoding": settings.decoding})
+    given = {"decoding": settings.decoding}
+    if settings.decoding in (None, "auto_fast"):
+        given["speed_profile"] = settings.speed_profile
+    fleet.warm_up({name: value for name, value in given.items() if value is not None})
     scheduler = Scheduler(fleet, settings, metrics.decoded)
 
     @asynccontextmanager

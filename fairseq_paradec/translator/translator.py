@@ -173,7 +173,8 @@ class Translator:
 
         Raises:
             UsageError: an option is wrong, a line or a draft is no text, there are more or fewer
-                drafts than lines, or the decoder takes none, or its passes cannot be watched.
+                drafts than lines, or fewer watches or ends, or the decoder takes no drafts or
+                tells no passes.
         """
         sizes = {"batch_size": batch_size, "max_tokens": max_tokens, "buffer_size": buffer_size}
         for name, size in sizes.items():
@@ -183,6 +184,10 @@ class Translator:
             raise option_error("others", others, "a whole number from 0 up")
         _check_list("translate()", lines, "a list of sentences")
         _check_list("--drafts", () if drafts is None else drafts, "a list of texts")
+        told_of = {"watches": watches, "ends": ends}
+        for name, some in told_of.items():
+            if some is not None and not isinstance(some, Sequence):
+                raise option_error(name, some, "a list, with one for each line of text")
         generator = self.generator(options, watches is not None)
         left, first = iter(lines), 0
         earlier = None if drafts is None else iter(drafts)
@@ -192,6 +197,9 @@ class Translator:
             for line in window:
                 if not isinstance(line, str):
                     raise option_error("translate()", line, "a list of sentences")
+            for name, some in told_of.items():
+                if some is not None and len(some) < first + len(window):
+                    raise option_error(name, f"{len(some)}", "one for each line of text")
             given = None if earlier is None else self._drafts(earlier, len(window), first)
             told = None if watches is None else watches[first : first + len(window)]
             wait = None if ends is None else ends[first : first + len(window)]
