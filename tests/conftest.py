@@ -34,10 +34,13 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def loud() -> None:
-    """Undo what a script or a server says of logging: that is for a process of its own."""
+def loud() -> Iterator[None]:
+    """Undo what a command or a server says of logging: that is for a process of its own."""
     logging.disable(logging.NOTSET)
     logging.getLogger("fairseq_paradec.plugin.tasks.batches").setLevel(logging.NOTSET)
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
 
 
 @pytest.fixture(autouse=True)

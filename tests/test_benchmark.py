@@ -274,8 +274,8 @@ def test_the_sweep_ends_where_nobody_gains(clock):
 
 def test_all_that_a_user_waits_for_is_timed(clock, monkeypatch):
     models = Models(str(DEMO), "test", "fp32", "cpu")
-    a_call_a_token = read("greedy --engine torch")
-    greedy = FairseqSystem(a_call_a_token, models, MODEL, {}, "greedy")
+    a_call_a_token = read("greedy=greedy --engine torch")
+    greedy = FairseqSystem(a_call_a_token, models, MODEL, {})
     scorer = greedy.generator.scorer
 
     def slow_down(place, name, seconds):

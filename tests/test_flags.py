@@ -3,7 +3,6 @@
 import argparse
 import functools
 import json
-import logging
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -62,13 +61,10 @@ BEFORE = {
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """What one command was given is not for the next; the log's level stays."""
-    level = logging.getLogger().level
-    translate.FAILED.clear()
+    """What one command was given is not for the next."""
     token = given.GIVEN.set(frozenset())
     yield
     given.GIVEN.reset(token)
-    logging.getLogger().setLevel(level)
 
 
 @functools.cache

@@ -4,18 +4,16 @@
 test_mistakes.py's, spoilt model folders test_translate.py's.
 """
 
-import logging
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.commands import DEMO, ROOT, cut, lose, put
 
-from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 
 PAGE = ROOT / "docs" / "messages.md"
@@ -209,15 +207,6 @@ def page(names: dict[str, Path], read: Callable[[], str]) -> str:
             said = provoked(names, command, read)
             lines += ["```", f"$ paradec {command.format(**shown)}", said, "```", ""]
     return "\n".join(lines[:-1]) + "\n"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_failed_and_the_same_level() -> Iterator[None]:
-    """Commands that fail leave the log's level to their process."""
-    level = logging.getLogger().level
-    translate.FAILED.clear()
-    yield
-    logging.getLogger().setLevel(level)
 
 
 def test_every_message_says_what_is_wrong_and_is_on_the_page(

@@ -172,6 +172,7 @@ WRONG = {
     '{"q": "a", "target": "de", "beam": 9}': "got 9; allowed: at most 8 (paradec serve --max-beam)",
     '{"q": "a", "target": "de", "prediction": ["b", "c"]}': "prediction: got 2, and 1 texts",
     '{"q": "a", "target": "de", "decoding": "gad_pp", "prediction": "b"}': "--drafts needs",
+    '{"q": "a", "target": "de", "beam": 3, "prediction": "b"}': "--drafts excludes --beam 3",
     '{"q": "\\ud800", "target": "de"}': "Invalid JSON",
     "{": "Invalid JSON",
     "[]": "Input should be an object",
@@ -193,6 +194,25 @@ def test_what_is_wrong_with_a_stream_is_said_by_its_status(client):
     assert client.post("/v1/translations", body).value == {
         "error": "model: got 'de-en'; allowed: en-de, or none"
     }
+
+
+def test_what_is_asked_for_is_done_or_refused(client):
+    body = {"text": "a", "target_language": "de", "passes": True}
+    assert client.post("/v1/translations", body).value == {"error": "passes needs stream"}
+    for decoding in ("beam", "auto"):
+        found = client.post("/v1/translations", body | {"stream": True, "decoding": decoding})
+        assert found.status == 400
+        assert found.value["error"].startswith(f"passes: got --decoding {decoding}, fairseq's own")
+
+
+def test_the_type_of_a_body_is_named_where_it_is_wrong(client):
+    body, form = b'{"q": "a", "target": "de"}', "application/x-www-form-urlencoded"
+    found = client.ask("POST", "/translate", body, content_type=form)
+    assert found.value == {"error": f"q: Field required (content-type is {form})"}
+    other = f"{form.title()}; charset=utf-8"
+    assert client.ask("POST", "/translate", b"q=a&target=de", content_type=other).status == 200
+    found = client.ask("POST", "/translate", body, content_type="multipart/form-data; boundary=x")
+    assert found.value["error"].startswith("content-type: got multipart/form-data; allowed: app")
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded"])
@@ -256,7 +276,9 @@ def test_keys_are_asked_for_and_not_told(tmp_path):
         assert one.translate("A dog runs.", api_key="zwei\u00e4")
         body = {"text": "A dog runs.", "target_language": "de"}
         assert one.post("/v1/translations", body).status == 403
-        assert one.post("/v1/translations", body, authorization="Bearer one").status == 200
+        for scheme, status in {"Bearer": 200, "bearer": 200, "Basic": 403}.items():
+            found = one.post("/v1/translations", body, authorization=f"{scheme} one")
+            assert found.status == status
         theirs = LibreTranslateAPI(one.url, "one")
         assert theirs.translate("A dog runs.", "en", "de") == "Ein Hund rennt."
 
@@ -265,6 +287,12 @@ def test_pages_of_other_origins_may_ask_only_if_that_is_allowed(client):
     asked = {"q": "A dog runs.", "target": "de"}
     assert client.post("/translate", asked, origin=client.url).status == 200
     assert client.post("/translate", asked, origin="http://example.org").status == 403
+    assert client.post("/translate", asked, origin="http://[").status == 403
+    local = f"localhost:{client.port}"
+    assert client.post("/translate", asked, origin=f"http://{local}", host=local).status == 200
+    stranger = f"example.org:{client.port}"  # a name that leads to 127.0.0.1
+    found = client.post("/translate", asked, origin=f"http://{stranger}", host=stranger)
+    assert found.status == 403
     with serving(replace(SETTINGS, origins=("http://example.org",)), twins()) as one:
         found = one.post("/translate", asked, origin="http://example.org")
         assert found.headers["access-control-allow-origin"] == "http://example.org"
@@ -340,6 +368,9 @@ def test_what_is_missing_is_named_by_its_extra(monkeypatch, capsys):
         (["--api-key-file", "/dev/null"], "a file with a key a line; it has none"),
         (["--host", "192.0.2.1", "--port", "1"], "got '192.0.2.1:1'; allowed: a free address"),
         (["--model", "no-such-folder", "--port", "0"], "a model folder, with paradec.json"),
+        (["--decoding", "gready", "--port", "0"], "--decoding: got 'gready'; allowed: "),
+        (["--speed-profile", "no/f", "--port", "0"], "/no does not"),
+        (["--decoding", "nat", "--port", "0"], "one model of --arch block_nat, with nat"),
     ],
 )
 def test_mistakes_of_the_command_are_named(more, said, capsys):

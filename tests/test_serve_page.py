@@ -1,10 +1,12 @@
 """The page of ``paradec serve`` in Chromium: it translates while one types, and shows passes."""
 
+import re
+
 import pytest
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 from support.browser import chromium
-from support.commands import DEMO
+from support.commands import DEMO, run_python, succeed
 from support.server import serving
 
 from fairseq_paradec.serve.settings import Settings
@@ -132,3 +134,19 @@ def test_what_goes_wrong_is_said(browser, client):
     alert = browser.one("#wrong")
     WebDriverWait(browser.driver, 30).until(lambda driver: alert.is_displayed())
     assert "characters; allowed: 20000" in alert.text
+
+
+def test_a_model_that_one_decoder_alone_fits_is_translated_by_it(browser, tmp_path):
+    words = ["pack", str(DEMO), str(tmp_path / "model"), "--path", str(DEMO / "ibdecoder.pt")]
+    codes = ["--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", str(DEMO / "codes.bpe")]
+    code = "import sys; from fairseq_paradec.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    succeed(run_python(code, *words, *codes))
+    with serving(Settings(models=(str(tmp_path / "model"),), port=0)) as one:
+        assert one.get("/health").value["decoders"] == {"en-de": []}
+        show(browser, one)
+        for text in (FIRST, THEN):
+            paste(browser, text)
+            assert browser.texts("#translation") == [one.translate(text)["translatedText"]]
+            assert re.match(r"\d+ passes, \d+ tokens$", browser.one("#typing .numbers").text)
+        shown = [one.is_displayed() for one in browser.all("#wrong, #compared, #legend, select")]
+        assert not any(shown) and browser.console() == []

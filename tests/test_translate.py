@@ -1,14 +1,12 @@
 """Model folders: made, read, and plain text translated by them as fairseq-interactive does."""
 
 import json
-import logging
 import os
 import re
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -37,15 +35,6 @@ TEXT = [
     "Dogs; cats -- birds.",
 ]
 FILES = ("dict.en.txt", "dict.de.txt", "model.pt", "drafter.pt", "codes.bpe", "paradec.json")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_failed_and_the_same_level() -> Iterator[None]:
-    """What other tests left is not counted; commands that fail leave the level to their process."""
-    translate.FAILED.clear()
-    level = logging.getLogger().level
-    yield
-    logging.getLogger().setLevel(level)
 
 
 def packing(data: Path, out: Path, *more: str) -> list[str]:

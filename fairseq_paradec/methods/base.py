@@ -369,10 +369,14 @@ def refuse_drafts(decoder: Any, config: DecodingConfig) -> None:
     """
     if getattr(decoder, "takes_drafts", False):
         return
-    able = ", ".join(method.name for method in METHODS.values() if method.is_lossless_by_default)
+    able = [method.name for method in METHODS.values() if method.is_lossless_by_default]
+    beam = getattr(decoder, "beam_size", 1)
+    if beam > 1 and config.decoding in able and config.latency_budget_ms is None:
+        raise excludes("--drafts", True, f"--beam {beam}: drafts are of greedy search")
     raise UsageError(
-        f"--drafts needs a --decoding whose outputs no draft changes: {able}, without flags that "
-        f"accept or keep more than the model's own tokens; got --decoding {config.decoding}"
+        f"--drafts needs a --decoding whose outputs no draft changes: {', '.join(able)}, without "
+        "flags that accept or keep more than the model's own tokens; "
+        f"got --decoding {config.decoding}"
     )
 
 

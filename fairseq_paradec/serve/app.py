@@ -42,10 +42,14 @@ def make_app(settings: Settings, fleet: Fleet | None = None) -> ASGIApp:
         fleet: the models; None: ``settings.models`` are loaded.
 
     Raises:
-        UsageError: a model folder is none, or two are of the same languages.
+        UsageError: a model folder is none, two are of the same languages, or ``settings.decoding``
+            does not fit one.
     """
     fleet, metrics = fleet or Fleet(settings.models), Metrics()
-    fleet.warm_up()
+    given = {"decoding": settings.decoding}
+    if settings.decoding in (None, "auto_fast"):
+        given["speed_profile"] = settings.speed_profile
+    fleet.warm_up({name: value for name, value in given.items() if value is not None})
     scheduler = Scheduler(fleet, settings, metrics.decoded)
 
     @asynccontextmanager
@@ -190,6 +194,8 @@ class Routes:
         head = {"id": f"translation-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
         way = self._way(pair, asked, 0, given is not None)
         self._log_texts([asked.text])
+        if asked.passes and not asked.stream:
+            raise Refused(400, "passes needs stream")
         if asked.stream:
             way = way._replace(traced=asked.passes)
             events = self._events(head, way, asked)
@@ -249,11 +255,13 @@ class Routes:
     def _check_key(self, request: Request, given: str) -> None:
         """Refuse a request without a key, if keys are needed."""
         keys = self.settings.api_keys
-        bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            bearer = ""
         known = [
             hmac.compare_digest(key.encode(), one.encode())
             for key in keys
-            for one in (given, bearer)
+            for one in (given, bearer.strip())
         ]
         if keys and not any(known):
             raise Refused(403, "the API key is missing or wrong")
@@ -302,8 +310,12 @@ class Routes:
 async def read(request: Request, model: type[M]) -> M:
     """Read the body of a request, JSON or a form."""
     raw = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_form = kind == bodies.FORM
+    if kind.startswith("multipart/"):
+        raise Refused(400, f"content-type: got {kind}; allowed: {', '.join(bodies.TYPES)}")
     try:
-        if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        if is_form:
             fields = parse_qs(raw.decode(), keep_blank_values=True, errors="strict")
             values = {name: found if found[1:] else found[0] for name, found in fields.items()}
             return model.model_validate(values)
@@ -311,7 +323,8 @@ async def read(request: Request, model: type[M]) -> M:
     except ValidationError as fault:
         wrong = fault.errors(include_input=False, include_url=False)[0]
         name = f"{wrong['loc'][0]}: " if wrong["loc"] else ""
-        raise Refused(400, f"{name}{wrong['msg']}") from None
+        read_as = f" (content-type is {bodies.FORM})" if is_form else ""
+        raise Refused(400, f"{name}{wrong['msg']}{read_as}") from None
     except ValueError:
         raise Refused(400, "the body is no form in UTF-8") from None
 

@@ -7,6 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+#: What a body may be.
+FORM = "application/x-www-form-urlencoded"
+TYPES = ("application/json", FORM)
+
 Decoding = Annotated[
     str | None,
     Field(description="a decoder of docs/decoders.md; by default as `paradec translate`"),
@@ -156,5 +160,4 @@ def accepts(model: type[BaseModel], known: Mapping[str, Mapping[str, Any]]) -> d
     for name, allowed in known.items():
         field = schema["properties"].get(name, {})
         field.get("anyOf", [field])[0].update(allowed)
-    types = ("application/json", "application/x-www-form-urlencoded")
-    return {"requestBody": {"required": True, "content": {t: {"schema": schema} for t in types}}}
+    return {"requestBody": {"required": True, "content": {t: {"schema": schema} for t in TYPES}}}

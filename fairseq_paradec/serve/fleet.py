@@ -73,9 +73,19 @@ class Fleet:
             found[pair] = path, folder
         self.models = {pair: Translator(*one) for pair, one in found.items()}
 
-    def warm_up(self) -> None:
-        """Build what takes seconds, before the first request needs it."""
-        for name, decoders in self.decoders.items():
+    def warm_up(self, options: dict[str, Any]) -> None:
+        """Build what takes seconds, before the first request needs it.
+
+        Args:
+            options: of requests that name none.
+
+        Raises:
+            UsageError: they are wrong, or do not fit a model.
+        """
+        for pair, one in self.models.items():
+            one.generator(options)
+            name = "-".join(pair)
+            decoders = self.decoders[name] or [one.usual("auto_fast")]
             logger.info("%s: %s", name, ", ".join(decoders))
         if self.detector is not None:
             logger.info("languages are detected")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import time
 import traceback
@@ -135,7 +136,24 @@ class Guard:
         origin = headers.get("origin")
         if origin is None or {"*", origin} & {*self.settings.origins}:
             return True
-        return urlsplit(origin).netloc == headers.get("host")
+        try:
+            page = urlsplit(origin)
+        except ValueError:
+            return False
+        if page.netloc != headers.get("host"):
+            return False
+        # A stranger's name may lead to this machine, and then its page looks like our own.
+        return is_local(page.hostname or "") or not is_local(self.settings.host)
+
+
+def is_local(host: str) -> bool:
+    """Return whether a name or address is this machine's own, which others cannot reach."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def too_large(most: int) -> str:

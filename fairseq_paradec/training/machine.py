@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
 
 #: Large blocks come from the heap, which is kept: a fresh page costs as much as a small product.
 #: The plugin's tasks ask malloc for it themselves (updates/memory.py); this is for all tasks, from
@@ -16,21 +15,18 @@ ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 PAYS = 1.3
 
 
-def environment(
-    threads: int, keeps: bool = True, usual: Mapping[str, str] = os.environ
-) -> dict[str, str]:
-    """Return the environment of fairseq-train: the one place that sets it.
+def environment(threads: int, keeps: bool) -> dict[str, str]:
+    """Return the environment of fairseq-train: the user's wins, but for the threads.
 
     Args:
         threads: of each process.
         keeps: the process keeps its memory; not so with ``--fairseq-updates``.
-        usual: the user's, which wins; but for the threads.
     """
     # Threads that spin while they wait slow each other down sixfold where cores are shared.
     ours = {"OMP_WAIT_POLICY": "passive"}
     if keeps and sys.platform == "linux":
         ours |= ALLOCATOR
-    return ours | dict(usual) | {"OMP_NUM_THREADS": str(threads)}
+    return ours | dict(os.environ) | {"OMP_NUM_THREADS": str(threads)}
 
 
 def cores() -> int:

@@ -18,6 +18,7 @@ from ..engine.native.packing import offer
 from ..errors import UsageError, option_error
 from ..methods.base import refuse_drafts
 from ..methods.configure import configure
+from ..methods.stock import StockDecoder
 from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
 from ..plugin.tasks import packed_only
@@ -172,7 +173,8 @@ class Translator:
 
         Raises:
             UsageError: an option is wrong, a line or a draft is no text, there are more or fewer
-                drafts than lines, or the decoder takes none.
+                drafts than lines, or fewer watches or ends, or the decoder takes no drafts or
+                tells no passes.
         """
         sizes = {"batch_size": batch_size, "max_tokens": max_tokens, "buffer_size": buffer_size}
         for name, size in sizes.items():
@@ -182,6 +184,10 @@ class Translator:
             raise option_error("others", others, "a whole number from 0 up")
         _check_list("translate()", lines, "a list of sentences")
         _check_list("--drafts", () if drafts is None else drafts, "a list of texts")
+        told_of = {"watches": watches, "ends": ends}
+        for name, some in told_of.items():
+            if some is not None and not isinstance(some, Sequence):
+                raise option_error(name, some, "a list, with one for each line of text")
         generator = self.generator(options, watches is not None)
         left, first = iter(lines), 0
         earlier = None if drafts is None else iter(drafts)
@@ -191,6 +197,9 @@ class Translator:
             for line in window:
                 if not isinstance(line, str):
                     raise option_error("translate()", line, "a list of sentences")
+            for name, some in told_of.items():
+                if some is not None and len(some) < first + len(window):
+                    raise option_error(name, f"{len(some)}", "one for each line of text")
             given = None if earlier is None else self._drafts(earlier, len(window), first)
             told = None if watches is None else watches[first : first + len(window)]
             wait = None if ends is None else ends[first : first + len(window)]
@@ -392,7 +401,13 @@ class Translator:
             if traced:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
-            self._generators[key] = self.task.build_decoder(self.models, config)
+            built = self.task.build_decoder(self.models, config)
+            if traced and isinstance(built, StockDecoder):
+                raise UsageError(
+                    f"passes: got --decoding {decoding}, fairseq's own search, which "
+                    "tells none; allowed: another decoder"
+                )
+            self._generators[key] = built
         return self._generators[key]
 
     def usual(self, decoding: str) -> str:

@@ -16,6 +16,7 @@ from ..cache import check_memory, moves
 from .library import Store, library
 from .stack import NativeMap, NativeStack, address_of, check
 
+#: How many tokens of a row there is room for at first.
 INITIAL_CAPACITY = 64
 #: Bytes from which memory is mapped page by page.
 _LARGE = 4 << 20
@@ -38,7 +39,6 @@ class NativeCache:
         weights: of the decoder.
         states: B×S×C, the encoder's.
         padding: B×S, True at padding, on either side; None: there is none.
-        capacity: how many tokens it holds at first.
 
     Attributes:
         keys: L×P×H×T×Dp, of the tokens; P places.
@@ -50,13 +50,7 @@ class NativeCache:
         lengths: of each row, how many tokens are cached.
     """
 
-    def __init__(
-        self,
-        weights: NativeWeights,
-        states: Tensor,
-        padding: Tensor | None,
-        capacity: int = INITIAL_CAPACITY,
-    ) -> None:
+    def __init__(self, weights: NativeWeights, states: Tensor, padding: Tensor | None) -> None:
         stack = self._stack = weights.stack
         batch, length = states.shape[:2]
         order, begins, counts = spans(padding)
@@ -68,7 +62,7 @@ class NativeCache:
         )
         self.rows = self.source_rows = list(range(batch))
         self.lengths = [0] * batch
-        self.keys, self.values = self._empty(batch, capacity)
+        self.keys, self.values = self._empty(batch, INITIAL_CAPACITY)
         self._point()
         states = states.contiguous()
         check(

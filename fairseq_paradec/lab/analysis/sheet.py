@@ -28,6 +28,8 @@ POINTS = 72
 LONGEST = 24
 #: Smaller texts, in points, are left out.
 SMALLEST = 3.5
+#: Lines of a text that is wrapped, at most.
+MOST_LINES = 4
 #: Height of a line of text, in font sizes.
 LINE = 1.45
 #: Widening of a text in a PNG, whose letters begin at whole pixels.
@@ -139,21 +141,14 @@ def cell_font(width: float, height: float) -> float | None:
     return size if size >= SMALLEST else None
 
 
-def wrap(tokens: Iterable[str], size: float, width: float, most: int = 4) -> list[str]:
-    """Break tokens into lines.
-
-    Args:
-        tokens: in order.
-        size: in points.
-        width: of a line, in inches.
-        most: largest number of lines; a longer text ends in an ellipsis.
-    """
+def wrap(tokens: Iterable[str], size: float, width: float) -> list[str]:
+    """Break tokens, of a size in points, into lines; a text of too many ends in an ellipsis."""
     lines: list[list[str]] = [[]]
     space, used = text_width("x x", size) - text_width("xx", size), 0.0
     for token in map(label, tokens):
         taken = text_width(token, size) + space
         if lines[-1] and used + taken > width:
-            if len(lines) == most:
+            if len(lines) == MOST_LINES:
                 lines[-1].append("…")
                 break
             lines.append([])

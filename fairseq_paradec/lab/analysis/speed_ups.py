@@ -38,6 +38,8 @@ QUANTILES = (5, 25, 50, 75, 95)
 
 #: The last bin of per-sentence speed-ups, which is open.
 LAST_BIN = 10
+#: Characters of the longest bar of a histogram as text.
+LONGEST_BAR = 40
 
 
 @dataclass(frozen=True)
@@ -243,14 +245,14 @@ def bin_name(place: int) -> str:
     return f"{place}x up" if place == LAST_BIN else f"{place}-{place + 1}x"
 
 
-def bars(found: Sequence[Histogram], width: int = 40) -> str:
+def bars(found: Sequence[Histogram]) -> str:
     """Draw histograms as text, a bar for each bin."""
     parts = []
     for one in found:
         counts = one.bins
         lines = [f"{one.name} ({one.label})"]
         for place in range(next(i for i, n in enumerate(counts) if n), len(counts)):
-            bar = "█" * round(width * counts[place] / max(counts))
+            bar = "█" * round(LONGEST_BAR * counts[place] / max(counts))
             lines.append(f"  {bin_name(place):>6} {counts[place]:>5} {bar}".rstrip())
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

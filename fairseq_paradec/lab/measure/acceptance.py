@@ -1,8 +1,4 @@
-"""``paradec acceptance``: the share of drafted tokens that a verifier accepts, in every setting.
-
-Each --path has a row for greedy search, then one for each combination of --decoding with the flags
-that it reads. Outputs are compared with those of fairseq's own beam-1 search.
-"""
+"""``paradec acceptance``: the share of drafted tokens that a verifier accepts, in every setting."""
 
 from __future__ import annotations
 

@@ -62,14 +62,14 @@ def circumstances(argv: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def busy_cores(seconds: float = WATCH_SECONDS) -> float | None:
+def busy_cores() -> float | None:
     """Return the number of cores in use while this process sleeps; None if unknown."""
     before = _cpu_seconds()
-    time.sleep(seconds)
+    time.sleep(WATCH_SECONDS)
     after = _cpu_seconds()
     if before is None or after is None:
         return None
-    return (after - before) / seconds
+    return (after - before) / WATCH_SECONDS
 
 
 def _cpu_seconds() -> float | None:

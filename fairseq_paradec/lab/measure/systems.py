@@ -106,7 +106,6 @@ class FairseqSystem:
         models: loads the checkpoints.
         path: the benchmark's own checkpoint.
         common: fairseq's options that all decoders share.
-        label: replaces the specification's label.
 
     Raises:
         UsageError: a flag is wrong, or belongs to the whole run.
@@ -114,15 +113,8 @@ class FairseqSystem:
 
     threads: int | None = None
 
-    def __init__(
-        self,
-        spec: Spec,
-        models: Models,
-        path: str,
-        common: dict[str, Any],
-        label: str | None = None,
-    ) -> None:
-        self.label, self.command = label or spec.label, spec.command
+    def __init__(self, spec: Spec, models: Models, path: str, common: dict[str, Any]) -> None:
+        self.label, self.command = spec.label, spec.command
         self.common, self.options = common, dict(spec.options)
         if spec.path is not None:
             self.options["path"] = spec.path

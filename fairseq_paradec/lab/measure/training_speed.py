@@ -1,8 +1,4 @@
-"""``paradec training-speed``: the training speed of each architecture, relative to the first.
-
-All architectures make updates on the same batches, in alternation: forward, backward and Adam, with
-fairseq's own task and label-smoothed criterion (zhang2020, Table 1, column Train).
-"""
+"""``paradec training-speed``: the training speed of each architecture, relative to the first."""
 
 from __future__ import annotations
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
 from fairseq import utils
 
-from .patching import wrap_once
+from .patching import Function, around
 
 
 def make_swish_a_function() -> None:
@@ -18,10 +17,6 @@ def make_swish_a_function() -> None:
     makes a module of its states.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def get_activation_fn(activation: str) -> Any:
-            return F.silu if activation == "swish" else original(activation)
-
-        return get_activation_fn
-
-    wrap_once(utils, "get_activation_fn", wrap)
+    @around(utils, "get_activation_fn")
+    def get_activation_fn(original: Function, activation: str) -> Any:
+        return F.silu if activation == "swish" else original(activation)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from fairseq.sequence_generator import SequenceGenerator
 
-from .patching import wrap_once
+from .patching import Function, around
 
 
 def tell_beam_size() -> None:
@@ -17,13 +16,9 @@ def tell_beam_size() -> None:
     another beam size on the same model then ends with a RuntimeError of its attention.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-            for model in self.model.models:
-                if hasattr(model, "set_beam_size"):
-                    model.set_beam_size(self.beam_size)
-            return original(self, *args, **kwargs)
-
-        return generate
-
-    wrap_once(SequenceGenerator, "_generate", wrap)
+    @around(SequenceGenerator, "_generate")
+    def generate(original: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+        for model in self.model.models:
+            if hasattr(model, "set_beam_size"):
+                model.set_beam_size(self.beam_size)
+        return original(self, *args, **kwargs)

@@ -8,7 +8,7 @@ import logging
 import os
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -41,7 +41,7 @@ from .checkpoint_problems import (
     registry_problem,
     warn_of_other_languages,
 )
-from .patching import wrap_once
+from .patching import Function, around, wrap_once
 
 logger = logging.getLogger(__name__)
 
@@ -111,20 +111,16 @@ def keep_last_norms() -> None:
     version 1. fairseq 0.12 takes both for decoders without it, and refuses its weights.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def load(*args: Any, **kwargs: Any) -> Any:
-            state = original(*args, **kwargs)
-            weights = state["model"]
-            if {"decoder.layer_norm.weight", "decoder.version"} <= weights.keys():
-                weights["decoder.version"] = torch.tensor([3.0])
-            return state
-
-        return load
-
-    wrap_once(checkpoint_utils, "load_checkpoint_to_cpu", wrap, fix="keep_last_norms")
+    @around(checkpoint_utils, "load_checkpoint_to_cpu", fix="keep_last_norms")
+    def load(original: Function, *args: Any, **kwargs: Any) -> Any:
+        state = original(*args, **kwargs)
+        weights = state["model"]
+        if {"decoder.layer_norm.weight", "decoder.version"} <= weights.keys():
+            weights["decoder.version"] = torch.tensor([3.0])
+        return state
 
 
-def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
+def explain_file(original: Function) -> Function:
     """Wrap ``load_checkpoint_to_cpu``."""
 
     def load(path: str, *args: Any, **kwargs: Any) -> Any:
@@ -150,7 +146,7 @@ def explain_file(original: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def explain_models(original: Callable[..., Any]) -> Callable[..., Any]:
+def explain_models(original: Function) -> Function:
     """Wrap ``load_model_ensemble_and_task``."""
 
     def load(

@@ -18,7 +18,7 @@ from fairseq.models import BaseFairseqModel
 from ...config import SEARCH_OPTIONS
 from ...errors import needs, option_error
 from .given import GIVEN
-from .patching import wrap_once
+from .patching import Function, around
 
 #: Flags whose value is a dict, how fairseq reads it, and what is allowed.
 _DICTS: tuple[tuple[str, Callable[[str], Any], str], ...] = (
@@ -55,15 +55,23 @@ def default_validation_task() -> None:
     itself comes from the checkpoint.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-            if any(a.dest == "task" for a in parser._actions) and not parser.get_default("task"):
-                parser.set_defaults(task="translation")
-            return original(parser, *args, **kwargs)
+    @around(options, "parse_args_and_arch", fix="default_validation_task")
+    def parse(
+        original: Function, parser: argparse.ArgumentParser, *args: Any, **kwargs: Any
+    ) -> Any:
+        if any(a.dest == "task" for a in parser._actions) and not parser.get_default("task"):
+            parser.set_defaults(task="translation")
+        return original(parser, *args, **kwargs)
 
-        return parse
 
-    wrap_once(options, "parse_args_and_arch", wrap, fix="default_validation_task")
+def _after_parsing(fix: str, work: Callable[[argparse.Namespace], None]) -> None:
+    """Show the arguments that a command has parsed to ``work``, which may change them."""
+
+    @around(options, "parse_args_and_arch", fix=fix)
+    def parse(original: Function, *args: Any, **kwargs: Any) -> Any:
+        parsed = original(*args, **kwargs)
+        work(parsed[0] if isinstance(parsed, tuple) else parsed)
+        return parsed
 
 
 def infer_moses_languages() -> None:
@@ -72,16 +80,7 @@ def infer_moses_languages() -> None:
     Fault: fairseq 0.12 infers the pair for the task but not for the tokenizer, and ends with
     ``Error merging override tokenizer.source_lang=null``.
     """
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(*args: Any, **kwargs: Any) -> Any:
-            parsed = original(*args, **kwargs)
-            _fill_languages(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
-
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="infer_moses_languages")
+    _after_parsing("infer_moses_languages", _fill_languages)
 
 
 def _fill_languages(args: argparse.Namespace) -> None:
@@ -112,16 +111,7 @@ def check_arguments() -> None:
     run it; settings of the search are ignored there. Numbers below what is possible end in numpy,
     torch or the search.
     """
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(*args: Any, **kwargs: Any) -> Any:
-            parsed = original(*args, **kwargs)
-            _check_arguments(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
-
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="check_arguments")
+    _after_parsing("check_arguments", _check_arguments)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -152,16 +142,7 @@ def honour_shards() -> None:
 
     Fault: fairseq 0.12 ignores both flags there and shards by those of distributed training.
     """
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(*args: Any, **kwargs: Any) -> Any:
-            parsed = original(*args, **kwargs)
-            _set_shard(parsed[0] if isinstance(parsed, tuple) else parsed)
-            return parsed
-
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="honour_shards")
+    _after_parsing("honour_shards", _set_shard)
 
 
 def _set_shard(args: argparse.Namespace) -> None:
@@ -182,20 +163,18 @@ def show_flags_in_help(title: str, flags: Any, choices: Mapping[str, Sequence[st
     Fault: fairseq 0.12 prints the help before it asks the task for its flags.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
-            given = sys.argv[1:] if input_args is None else input_args
-            if {"-h", "--help"} & set(given):
-                group = parser.add_argument_group(title)
-                gen_parser_from_dataclass(group, flags())
-                for action in group._group_actions:
-                    if choices.get(action.dest):
-                        action.metavar = "{" + ",".join(choices[action.dest]) + "}"
-            return original(parser, input_args, *args, **kwargs)
-
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="show_flags_in_help")
+    @around(options, "parse_args_and_arch", fix="show_flags_in_help")
+    def parse(
+        original: Function, parser: Any, input_args: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        given = sys.argv[1:] if input_args is None else input_args
+        if {"-h", "--help"} & set(given):
+            group = parser.add_argument_group(title)
+            gen_parser_from_dataclass(group, flags())
+            for action in group._group_actions:
+                if choices.get(action.dest):
+                    action.metavar = "{" + ",".join(choices[action.dest]) + "}"
+        return original(parser, input_args, *args, **kwargs)
 
 
 def sample_without_beam(decodings: Collection[str]) -> None:
@@ -206,26 +185,20 @@ def sample_without_beam(decodings: Collection[str]) -> None:
     others the error says what to give.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(*args: Any, **kwargs: Any) -> Any:
-            parsed = original(*args, **kwargs)
-            found = parsed[0] if isinstance(parsed, tuple) else parsed
-            samples = getattr(found, "sampling", False)
-            own = getattr(found, "decoding", "") in decodings
-            if samples and own and "beam" not in GIVEN.get():
-                found.beam = 1
-            if samples and found.nbest != found.beam:
-                raise needs(
-                    "--sampling",
-                    True,
-                    f"--beam 1; fairseq's search draws {found.beam} "
-                    f"outputs with --beam {found.beam} --nbest {found.beam}",
-                )
-            return parsed
+    def ask_for_one(found: argparse.Namespace) -> None:
+        samples = getattr(found, "sampling", False)
+        own = getattr(found, "decoding", "") in decodings
+        if samples and own and "beam" not in GIVEN.get():
+            found.beam = 1
+        if samples and found.nbest != found.beam:
+            raise needs(
+                "--sampling",
+                True,
+                f"--beam 1; fairseq's search draws {found.beam} "
+                f"outputs with --beam {found.beam} --nbest {found.beam}",
+            )
 
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="sample_without_beam")
+    _after_parsing("sample_without_beam", ask_for_one)
 
 
 def honour_bf16() -> None:
@@ -236,13 +209,9 @@ def honour_bf16() -> None:
     its dtype.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def prepare_for_inference_(self: BaseFairseqModel, cfg: Any) -> None:
-            decodes = getattr(getattr(cfg, "common_eval", None), "path", None) is not None
-            if decodes and getattr(getattr(cfg, "common", None), "bf16", False):
-                self.bfloat16()
-            original(self, cfg)
-
-        return prepare_for_inference_
-
-    wrap_once(BaseFairseqModel, "prepare_for_inference_", wrap)
+    @around(BaseFairseqModel, "prepare_for_inference_")
+    def prepare_for_inference_(original: Function, self: BaseFairseqModel, cfg: Any) -> None:
+        decodes = getattr(getattr(cfg, "common_eval", None), "path", None) is not None
+        if decodes and getattr(getattr(cfg, "common", None), "bf16", False):
+            self.bfloat16()
+        original(self, cfg)

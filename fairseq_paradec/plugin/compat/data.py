@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from fairseq.data import bucket_pad_length_dataset, indexed_dataset
 
 from ...errors import option_error
-from .patching import wrap_once
+from .patching import Function, around
 
 #: Bytes of an index before its sizes: magic number, version, type of tokens, count of sentences.
 _HEAD = 26
@@ -27,15 +27,11 @@ def refuse_torn_data() -> None:
     with errors of half-made objects, a short data file with a ValueError while decoding.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def make_dataset(path: str, *args: Any, **kwargs: Any) -> Any:
-            if indexed_dataset.MMapIndexedDataset.exists(path):
-                _check_files(Path(f"{path}.idx"), Path(f"{path}.bin"))
-            return original(path, *args, **kwargs)
-
-        return make_dataset
-
-    wrap_once(indexed_dataset, "make_dataset", wrap)
+    @around(indexed_dataset, "make_dataset")
+    def make_dataset(original: Function, path: str, *args: Any, **kwargs: Any) -> Any:
+        if indexed_dataset.MMapIndexedDataset.exists(path):
+            _check_files(Path(f"{path}.idx"), Path(f"{path}.bin"))
+        return original(path, *args, **kwargs)
 
 
 def _check_files(index: Path, data: Path) -> None:
@@ -79,17 +75,13 @@ def divide_into_buckets() -> None:
     if not hasattr(np, "compat"):
         np.compat = types.SimpleNamespace(long=int)  # type: ignore[attr-defined]
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def get_buckets(sizes: Any, num_buckets: int) -> Any:
-            shares = np.linspace(0, 100, num_buckets + 1)
-            return np.unique(np.percentile(sizes, shares, method="lower")[1:])
-
-        return get_buckets
-
-    wrap_once(bucket_pad_length_dataset, "get_buckets", wrap)
+    @around(bucket_pad_length_dataset, "get_buckets")
+    def get_buckets(original: Function, sizes: Any, num_buckets: int) -> Any:
+        shares = np.linspace(0, 100, num_buckets + 1)
+        return np.unique(np.percentile(sizes, shares, method="lower")[1:])
 
 
-def explain_input(original: Callable[..., Any]) -> Callable[..., Any]:
+def explain_input(original: Function) -> Function:
     """Wrap interactive's ``buffered_read``, to name text that cannot be read."""
 
     def buffered_read(path: str, buffer_size: int) -> Iterator[list[str]]:

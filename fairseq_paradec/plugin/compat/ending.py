@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from fairseq import options
 
 from ...output import FAILED, whole_lines
 from .data import explain_input
-from .patching import wrap_once
+from .patching import Function, around, wrap_once
 
 _COMMANDS = ("fairseq_cli.generate", "fairseq_cli.interactive")
 
@@ -24,14 +23,11 @@ def end_commands() -> None:
     imported after this one, before they parse.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(*args: Any, **kwargs: Any) -> Any:
-            _wrap_commands()
-            return original(*args, **kwargs)
+    @around(options, "parse_args_and_arch", fix="end_commands")
+    def parse(original: Function, *args: Any, **kwargs: Any) -> Any:
+        _wrap_commands()
+        return original(*args, **kwargs)
 
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="end_commands")
     _wrap_commands()
 
 
@@ -45,7 +41,7 @@ def _wrap_commands() -> None:
             wrap_once(module, "buffered_read", explain_input)
 
 
-def _with_status(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_status(original: Function) -> Function:
     """Wrap ``main``."""
 
     def main(*args: Any, **kwargs: Any) -> Any:

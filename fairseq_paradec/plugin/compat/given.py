@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from ...config import ALL
 from ...errors import UsageError
-from .patching import wrap_once
+from .patching import Function, around
 
 #: Names that the user gave to this command or this call of the hub, others than defaults.
 GIVEN: ContextVar[frozenset[str]] = ContextVar("GIVEN", default=frozenset())
@@ -67,19 +67,17 @@ def remember_given() -> None:
     Fault: fairseq 0.12 has all flags of training there too, and some that nothing reads.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def parse(parser: Any, input_args: Any = None, *args: Any, **kwargs: Any) -> Any:
-            parsed = original(parser, input_args, *args, **kwargs)
-            found = parsed[0] if isinstance(parsed, tuple) else parsed
-            given = _given(parser, input_args)
-            GIVEN.set(frozenset(given))
-            if hasattr(found, "nbest") and hasattr(found, "decoding"):
-                _refuse_unread(found, given)
-            return parsed
-
-        return parse
-
-    wrap_once(options, "parse_args_and_arch", wrap, fix="remember_given")
+    @around(options, "parse_args_and_arch", fix="remember_given")
+    def parse(
+        original: Function, parser: Any, input_args: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        parsed = original(parser, input_args, *args, **kwargs)
+        found = parsed[0] if isinstance(parsed, tuple) else parsed
+        given = _given(parser, input_args)
+        GIVEN.set(frozenset(given))
+        if hasattr(found, "nbest") and hasattr(found, "decoding"):
+            _refuse_unread(found, given)
+        return parsed
 
 
 def _given(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from ...config import ALL
 from ...errors import name_error
 from .given import given_by
-from .patching import wrap_once
+from .patching import Function, around, wrap_once
 
 #: What the hub itself reads.
 _OF_HUB = ("data", "user_dir", "generation_args", "is_vocoder")
@@ -30,22 +30,18 @@ def refuse_unknown_overrides() -> None:
     ``--model-overrides``. (Checkpoints from before 0.10 take any setting.)
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def overwrite(cfg: DictConfig, overrides: dict[str, Any]) -> None:
-            if set(overrides) <= {*_OF_HUB, *_names(cfg)}:  # the rest takes a tenth of a second
-                return original(cfg, overrides)
-            known = {*_OF_HUB, *_names(cfg), *_names(OmegaConf.structured(FairseqConfig()))}
-            kinds = [TASK_DATACLASS_REGISTRY.get(cfg.task.get("_name"))]
-            for name, registry in REGISTRIES.items():
-                known.add(name)
-                kinds += registry["dataclass_registry"].values()
-            known |= {field.name for kind in kinds if kind is not None for field in fields(kind)}
-            refuse_unknown("from_pretrained(), --model-overrides", overrides, known)
-            original(cfg, overrides)
-
-        return overwrite
-
-    wrap_once(checkpoint_utils, "overwrite_args_by_name", wrap)
+    @around(checkpoint_utils, "overwrite_args_by_name")
+    def overwrite(original: Function, cfg: DictConfig, overrides: dict[str, Any]) -> None:
+        if set(overrides) <= {*_OF_HUB, *_names(cfg)}:  # the rest takes a tenth of a second
+            return original(cfg, overrides)
+        known = {*_OF_HUB, *_names(cfg), *_names(OmegaConf.structured(FairseqConfig()))}
+        kinds = [TASK_DATACLASS_REGISTRY.get(cfg.task.get("_name"))]
+        for name, registry in REGISTRIES.items():
+            known.add(name)
+            kinds += registry["dataclass_registry"].values()
+        known |= {field.name for kind in kinds if kind is not None for field in fields(kind)}
+        refuse_unknown("from_pretrained(), --model-overrides", overrides, known)
+        original(cfg, overrides)
 
 
 #: Keywords of the hub's ``generate`` besides the options of decoding.
@@ -62,7 +58,7 @@ def refuse_unknown_keywords() -> None:
     the user's counts as given, in the call or before in ``from_pretrained``.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(original: Function) -> Function:
         names = [*inspect.signature(original).parameters][1:]  # the first is self
         known = {*names, *_OF_GENERATE, *ALL, "prefix_allowed_tokens_fn"} - _NOT_OF_CALLS
 

@@ -8,12 +8,11 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from ...errors import UsageError
-from .patching import wrap_once
+from .patching import Function, around
 
 #: fairseq's own log format, which its commands pass to ``logging.basicConfig``.
 LOG_FORMAT = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
@@ -110,22 +109,20 @@ def print_usage_errors() -> None:
     not changed, and a Python prompt goes on.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-            # Compare by name: a second copy of the package has its own class.
-            usage = kind.__name__ == UsageError.__name__
-            if usage and os.environ.get("LOGLEVEL", "").upper() != "DEBUG":
-                # With several ranks torch keeps sys.stderr until this hook returns, which it does
-                # not, and fairseq silences print.
-                (sys.__stderr__ or sys.stderr).write(f"error: {error}\n")
-            else:
-                original(kind, error, trace)
-            if usage and not hasattr(sys, "ps1"):
-                raise SystemExit(2)
-
-        return excepthook
-
-    wrap_once(sys, "excepthook", wrap)
+    @around(sys, "excepthook")
+    def excepthook(
+        original: Function, kind: type[BaseException], error: BaseException, trace: Any
+    ) -> None:
+        # Compare by name: a second copy of the package has its own class.
+        usage = kind.__name__ == UsageError.__name__
+        if usage and os.environ.get("LOGLEVEL", "").upper() != "DEBUG":
+            # With several ranks torch keeps sys.stderr until this hook returns, which it does
+            # not, and fairseq silences print.
+            (sys.__stderr__ or sys.stderr).write(f"error: {error}\n")
+        else:
+            original(kind, error, trace)
+        if usage and not hasattr(sys, "ps1"):
+            raise SystemExit(2)
 
 
 def quote_fairseq() -> None:
@@ -137,17 +134,15 @@ def quote_fairseq() -> None:
     about a file. Errors of other programs that import this package are not changed.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-            places = [frame.filename for frame in traceback.extract_tb(trace)]
-            command = any("/fairseq_cli/" in place for place in places)
-            own = command and re.search(r"/fairseq(_cli)?/", places[-1])
-            words = "[a-z]{3}" if issubclass(kind, AssertionError) else _TOLD
-            told = own and kind.__name__ != UsageError.__name__ and re.search(words, str(error))
-            if told or (command and isinstance(error, OSError) and error.filename):
-                kind, error = UsageError, UsageError(" ".join(str(error).split()))
-            original(kind, error, trace)
-
-        return excepthook
-
-    wrap_once(sys, "excepthook", wrap, fix="quote_fairseq")
+    @around(sys, "excepthook", fix="quote_fairseq")
+    def excepthook(
+        original: Function, kind: type[BaseException], error: BaseException, trace: Any
+    ) -> None:
+        places = [frame.filename for frame in traceback.extract_tb(trace)]
+        command = any("/fairseq_cli/" in place for place in places)
+        own = command and re.search(r"/fairseq(_cli)?/", places[-1])
+        words = "[a-z]{3}" if issubclass(kind, AssertionError) else _TOLD
+        told = own and kind.__name__ != UsageError.__name__ and re.search(words, str(error))
+        if told or (command and isinstance(error, OSError) and error.filename):
+            kind, error = UsageError, UsageError(" ".join(str(error).split()))
+        original(kind, error, trace)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from torch import Tensor
 
-from .patching import wrap_once
+from .patching import Function, around
 
 
 def forbid_repeats() -> None:
@@ -19,18 +19,20 @@ def forbid_repeats() -> None:
     which are padding, and so forbids nothing.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _no_repeat_ngram(
-            self: Any, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int
-        ) -> Tensor:
-            # The first token is the start symbol, which is </s> and may come again.
-            for row, written in enumerate(tokens[:, 1 : step + 1].tolist()):
-                lprobs[row, repeating(written, self.no_repeat_ngram_size)] = -math.inf
-            return lprobs
-
-        return _no_repeat_ngram
-
-    wrap_once(NGramRepeatBlock, "_no_repeat_ngram", wrap)
+    @around(NGramRepeatBlock, "_no_repeat_ngram")
+    def _no_repeat_ngram(
+        original: Function,
+        self: Any,
+        tokens: Tensor,
+        lprobs: Tensor,
+        bsz: int,
+        beam_size: int,
+        step: int,
+    ) -> Tensor:
+        # The first token is the start symbol, which is </s> and may come again.
+        for row, written in enumerate(tokens[:, 1 : step + 1].tolist()):
+            lprobs[row, repeating(written, self.no_repeat_ngram_size)] = -math.inf
+        return lprobs
 
 
 def repeating(tokens: Sequence[int], size: int) -> list[int]:

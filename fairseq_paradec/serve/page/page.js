@@ -74,10 +74,12 @@ async function* events(answer) {
 
 // ---- what is shown ------------------------------------------------------------------------------
 
-// Draw the passes of a decoder as they come; returns the text, and what it cost.
+// Draw the passes of a decoder as they come; returns the text, and what it cost. A model that only
+// its own decoder fits has none to choose from: it translates.
 async function watch(one, body, signal) {
   one.passes.clear();
-  const answer = await ask({ ...body, stream: true, passes: true, decoding: one.select.value }, signal);
+  const decoding = one.select.value || null;
+  const answer = await ask({ ...body, stream: true, passes: decoding !== null, decoding }, signal);
   let found = "";
   let usage = null;
   for await (const event of events(answer)) {
@@ -108,7 +110,7 @@ const counted = (n, what) => [String(n), plural(n, what).slice(String(n).length 
 
 async function type(signal) {
   const one = panels.typing;
-  const given = last ? { prediction: last } : {};
+  const given = last && one.select.value ? { prediction: last } : {};
   const { found, usage } = await watch(one, given, signal);
   last = found;
   const output = $("translation");
@@ -150,8 +152,10 @@ async function run(wait = TYPED) {
     }
     await type(signal);
     await pause(RESTED, signal);
-    await compare(panels.left, signal);
-    await compare(panels.right, signal);
+    if (!$("compared").hidden) {
+      await compare(panels.left, signal);
+      await compare(panels.right, signal);
+    }
     document.body.dataset.done = text.value;
   } catch (error) {
     if (signal.aborted) return;
@@ -162,8 +166,10 @@ async function run(wait = TYPED) {
 
 function offer() {
   const fitting = health.decoders[$("model").value];
+  $("compared").hidden = $("legend").hidden = fitting.length === 0;
   for (const one of Object.values(panels)) {
     one.select.replaceChildren();
+    one.select.hidden = fitting.length === 0;
     for (const name of fitting) make(one.select, "option", { value: name }, name);
     if (fitting.includes(one.choice)) one.select.value = one.choice;
   }
