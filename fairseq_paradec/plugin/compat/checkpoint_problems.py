@@ -68,9 +68,8 @@ def file_problem(path: str) -> UsageError | None:
         return checkpoint_error(
             path,
             f"which holds objects that safe loading refuses: {', '.join(refused)}",
-            "a checkpoint of tensors, numbers, numpy arrays and settings; if you trust its author, "
-            "read it by torch.load(FILE, weights_only=False) where it was written, and save it "
-            "without those objects",
+            "a checkpoint of tensors, numbers, numpy arrays and settings; save it again without "
+            "those objects, where it was written",
         )
     keys = sorted(map(str, state)) if isinstance(state, Mapping) else []
     if "model" in keys and (state.get("args") is not None or state.get("cfg") is not None):
