@@ -6,8 +6,6 @@ work in every fairseq command without ``--task``. ``paradec`` defers this until 
 runs, so that help and usage errors need neither torch nor fairseq.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib
@@ -94,7 +92,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def register(method: Method | None = None) -> None:
+def register(method: "Method | None" = None) -> None:
     """Register tasks, models and criterions with fairseq, with the fixes; idempotent.
 
     Args:
@@ -120,7 +118,7 @@ def register(method: Method | None = None) -> None:
         registry.register(method)
 
 
-def load(folder: str | os.PathLike[str], device: str = "cpu") -> Translator:
+def load(folder: str | os.PathLike[str], device: str = "cpu") -> "Translator":
     """Load a model folder: ``load(folder).translate(["A dog runs."])``.
 
     Args:

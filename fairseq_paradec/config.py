@@ -5,8 +5,6 @@ and the docs are made from it and from the options that each method reads
 (``methods/registry.py``).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import types
@@ -149,7 +147,7 @@ class DecodingConfig:
         "dtype of the weights in a drafter's passes and in heads. Drafts differ by rounding; an "
         "exact decoder's output does not",
         choices=DRAFTER_DTYPES,
-        absent="int8 where passes are native, else that of the verifier",
+        absent="where passes are native int8, of assisted int4; else that of the verifier",
     )
     speed_profile: str | None = _option(
         None,
@@ -177,6 +175,12 @@ class DecodingConfig:
         "what a beam's scores are divided by. fairseq: length**lenpen; google: "
         "((5 + length) / 6)**lenpen (Wu et al. 2016), as IBDecoder's authors",
         choices=("fairseq", "google"),
+    )
+    beam_stop: str = _option(
+        "full",
+        "when a sentence's search ends. full: --beam hypotheses are finished, as in fairseq; "
+        "settled: and no live one can still rank among the best of them, as IBDecoder's authors",
+        choices=("full", "settled"),
     )
     engine: str = _option(
         "auto",
@@ -352,6 +356,8 @@ def check_values(given: Mapping[str, Any]) -> None:
         if given.get("unnormalized") and given.get(name, plain) != plain:
             others = "--unnormalized, by which no length divides"
             raise excludes(flag(name), given[name], others)
+    if given.get("beam_stop") == "settled" and given.get("unkpen", 0) < 0:
+        raise excludes("--beam-stop", "settled", "--unkpen below 0, by which scores could grow")
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
         raise excludes("--accept-distance", given["accept_distance"], "--accept-topk")
     if given.get("latency_budget_ms"):

@@ -1,7 +1,5 @@
 """Errors for mistakes of the user."""
 
-from __future__ import annotations
-
 import difflib
 import reprlib
 from collections.abc import Iterable

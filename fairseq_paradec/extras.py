@@ -4,8 +4,6 @@ Modules import such a package where they use it. ``named`` turns its absence int
 every command runs inside it; ``require`` asks before a command begins its work.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 from collections.abc import Iterator

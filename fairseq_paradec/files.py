@@ -1,7 +1,5 @@
 """Files: text that a user names, whole or not at all, and checksums."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

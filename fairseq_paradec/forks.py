@@ -5,19 +5,21 @@ without end where it shares work among them. torch computes by OpenMP, and so do
 which take torch's number of threads.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any, Generic, TypeVar
 
 import torch
 
 log = logging.getLogger(__name__)
 
-_LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
+T = TypeVar("T")
+
+_LOCKS: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
 class _State:
@@ -51,6 +53,23 @@ class Lock:
     def renew(self) -> None:
         """Forget who holds it."""
         self._lock = threading.Lock()
+
+
+class cached_property(Generic[T]):
+    """``functools.cached_property`` without its lock, which is lost in the child of a fork.
+
+    Python 3.11 holds one lock for all instances of a class while it computes a value. Threads that
+    ask at the same time may compute it twice, as from Python 3.12 on.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        value = self._compute(instance)
+        instance.__dict__[self._compute.__name__] = value
+        return value
 
 
 def computes() -> None:

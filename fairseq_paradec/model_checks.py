@@ -5,8 +5,6 @@ a block_nat model's decoder, ``block_heads`` of a Transformer with heads, ``targ
 model with another target order, ``image_sizes`` of a model with local attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Names that modules had before they moved into rooms: they still import, with a warning."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Standard output and exit status of commands, and texts that a terminal can show."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

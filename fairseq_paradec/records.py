@@ -6,8 +6,6 @@ fills the same fields, and every reader in the package reads them by this module
 standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -6,8 +6,6 @@ commands, ``--help``, the checks of flags and models, audits, reports, the bench
 docs/decoders.md read the entry.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +82,8 @@ class Method:
         audited: whether its output can be compared with greedy search's.
         by_token: whether its drafts are made token by token, so that a pass costs more, the more it
             drafts.
+        drafts: the dtype of native drafts, if it reads ``drafter_dtype`` and none is given.
+            Verification makes up for rounding, so a draft needs no precision.
     """
 
     name: str
@@ -97,6 +97,7 @@ class Method:
     candidates: Callable[[variants.Offer], variants.Settings] | None = None
     audited: bool = True
     by_token: bool = False
+    drafts: str = "int8"
     beams: str = ""
 
     def __post_init__(self) -> None:
@@ -252,7 +253,8 @@ _ENTRIES = (
         reads=(*_DRAFTED, "draft_confidence", "accept_topk", "accept_margin", "sampling", "beam"),
         # Where a draft ends: within 3% of the best for drafters that cost a 50th to a 4th of the
         # verifier, by the counts of results/acceptance-confidence-tiny.md.
-        defaults={"block_size": 6, "accept_topk": 1, "draft_confidence": 0.4, "beam": 1},
+        defaults={"block_size": 12, "accept_topk": 1, "draft_confidence": 0.4, "beam": 1},
+        drafts="int4",
         beams=".beam_drafts.BeamAssistedDecoder",
         exact=Exact(
             "without --accept-topk, or with --accept-margin 0; with --sampling, outputs of the "
@@ -301,7 +303,7 @@ _ENTRIES = (
         summary="beam search over several words per step; for a plain Transformer fairseq's beam "
         "search, on this plugin's decoder",
         decoder=".multiword_beam.MultiwordBeamDecoder",
-        reads=("beam", "deduplicate_ngrams", "length_formula"),
+        reads=("beam", "deduplicate_ngrams", "length_formula", "beam_stop"),
         exact=Exact("of a plain Transformer, with --beam 1", lambda config: True),
         verifier=WRITES_STEPS,
         audited=False,
@@ -310,7 +312,7 @@ _ENTRIES = (
         name="double_token_beam",
         summary="beam search over pairs of words, from both ends",
         decoder=".double_token_beam.DoubleTokenBeamDecoder",
-        reads=("beam", "deduplicate_ngrams", "length_formula"),
+        reads=("beam", "deduplicate_ngrams", "length_formula", "beam_stop"),
         exact=NEVER,
         verifier=WRITES_PAIRS,
         audited=False,

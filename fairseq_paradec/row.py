@@ -1,7 +1,5 @@
 """Row: one sentence of a batch while it is decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -38,7 +36,7 @@ class Row:
     passes: list[PassRecord] = field(default_factory=list)
     finished: bool = False
     watch: Callable[[Sequence[PassRecord]], None] | None = None
-    end: Callable[[Row], None] | None = None
+    end: "Callable[[Row], None] | None" = None
 
     @property
     def room(self) -> int:
@@ -49,7 +47,7 @@ class Row:
         """Return whether the prefix forces ``</s>``, behind another token and before the limit."""
         return eos in self.prefix[1 : self.limit] and self.prefix[0] != eos
 
-    def fresh(self) -> Row:
+    def fresh(self) -> "Row":
         """Return a row of the sentence without committed tokens, given draft, watch and end."""
         return Row(self.index, self.source, self.limit, self.prefix)
 

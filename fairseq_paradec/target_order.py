@@ -16,8 +16,6 @@ slots, one after the other.
 | EOD (imamura2020, section 3.2)            | ``</s>``, with ``double_token`` until a step is full|
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

@@ -4,10 +4,7 @@ fairseq's beam search applies its limits at the one position that a step predict
 applies them at each position of a chunk, so that the output equals greedy search's.
 """
 
-from __future__ import annotations
-
 import bisect
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+
+from .forks import cached_property
 
 if TYPE_CHECKING:
     from .row import Row
@@ -48,7 +47,7 @@ class Best(NamedTuple):
     ends: Tensor  # B×R, that of ``</s>``, whether or not it is among them; -inf where forbidden
 
 
-def starts_of(rows: Sequence[Row]) -> list[int]:
+def starts_of(rows: "Sequence[Row]") -> list[int]:
     """Return the position that follows each row's tokens."""
     return [len(row.tokens) for row in rows]
 
@@ -84,12 +83,12 @@ class TokenRules:
     suppressed: tuple[int, ...] = ()
 
     def at(
-        self, rows: Sequence[Row], starts: list[int] | None = None, depths: Tensor | None = None
-    ) -> Positions:
+        self, rows: "Sequence[Row]", starts: list[int] | None = None, depths: Tensor | None = None
+    ) -> "Positions":
         """Return the positions of a chunk under these rules; see Positions."""
         return Positions(self, rows, starts_of(rows) if starts is None else starts, depths)
 
-    @functools.cached_property
+    @cached_property
     def suppressed_tokens(self) -> Tensor:
         """``suppressed`` on the device."""
         return torch.tensor(self.suppressed, dtype=torch.long, device=self.device)
@@ -99,7 +98,7 @@ class Positions(NamedTuple):
     """What a chunk predicts, and what is allowed there; ``TokenRules.at`` makes it."""
 
     rules: TokenRules  # which tokens are allowed
-    rows: Sequence[Row]  # B rows, for their limits and prefixes
+    rows: "Sequence[Row]"  # B rows, for their limits and prefixes
     # B; chunk position j of row b predicts position ``starts[b] + j``. By default the first follows
     # the row's tokens.
     starts: list[int]

@@ -3,8 +3,6 @@
 Each function returns options of its method, without ``decoding`` and ``drafter_path``.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from .model_checks import drafts_in_int8
@@ -60,7 +58,7 @@ def drafts(offer: Offer) -> Settings:
 
 def assists(offer: Offer) -> Settings:
     """Return the candidates of ``assisted``."""
-    sizes: Settings = [{"block_size": size} for size in (4, 8)]
+    sizes: Settings = [{"block_size": size} for size in (4, 12)]
     if offer.vocabulary > 2 * SHORTLIST:
         sizes.append({"drafter_shortlist": SHORTLIST})
     return sizes

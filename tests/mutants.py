@@ -9,10 +9,10 @@ up to the first failure. A mutant whose old text is not found exactly once is an
 """
 
 import argparse
-import os
+import compileall
+import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +20,9 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from py_compile import PycInvalidationMode
+
+from support.commands import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "fairseq_paradec"
@@ -30,10 +33,25 @@ CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.
 
 TABLE = ("test_conformance.py",)
 
+#: Seconds after which tests are taken for some that do not end.
+LONGEST = 4 * 3600
+
+#: pytest on the copy, in a fork that has imported fairseq: see ``run_python``.
+PYTEST = """
+import sys
+sys.path.insert(0, "")
+sys.dont_write_bytecode = True
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: ``old`` becomes ``new`` in ``file``; ``tests`` are files of tests/."""
+    """A fault: ``old`` becomes ``new`` in ``file``.
+
+    ``tests`` are files of tests/, each with pytest's flags that choose some of its tests.
+    """
 
     area: str
     file: str
@@ -103,28 +121,18 @@ def copy_of_the_checkout(folder: Path) -> None:
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy(path, folder)
+    for name in (PACKAGE, "tests"):  # what is seeded later is told from this by its text
+        mode = PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(folder / name, quiet=2, invalidation_mode=mode)
 
 
 def killed_by(folder: Path, mutant: Mutant) -> str | None:
     """The first failing test; None if all pass."""
-    for name in mutant.tests:
-        command = [
-            sys.executable,
-            "-B",
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-n0",
-            "--tb=no",
-            "-m",
-            "not slow",
-            "-p",
-            "no:cacheprovider",
-            f"tests/{name}",
-        ]
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    for words in mutant.tests:
+        name, *chosen = shlex.split(words)
+        flags = "-q -x -n0 --tb=no --assert=plain -p no:cacheprovider".split()
+        flags += ["-m", "not slow", f"tests/{name}", *chosen]
+        result = run_python(PYTEST, *flags, cwd=folder, longest=LONGEST)
         if result.returncode == 0:
             continue
         if -result.returncode in CRASHES:  # of native code
@@ -156,6 +164,7 @@ def main() -> int:
     if args.page:
         write_page({})
         return 0
+    chosen.sort(key=lambda one: one.file.endswith(".h"))  # what is compiled takes longest
     survived = 0
     print(HEAD, end="")
     with tempfile.TemporaryDirectory(prefix="paradec-mutants-") as name:

@@ -34,7 +34,7 @@ def test_commands_that_measure_it(tmp_path: Path) -> None:
     swept = "--draft-confidence 0 --draft-confidence 1"
     rows = rows_of(tmp_path, f"acceptance --subset test --sentences 3 {swept}")
     found = [(row["decoder"], row["k"], row.get("confidence")) for row in rows]
-    assert found == [("greedy", "-", "-"), ("assisted", 6, 0.0), ("assisted", 6, 1.0)]
+    assert found == [("greedy", "-", "-"), ("assisted", 12, 0.0), ("assisted", 12, 1.0)]
     assert all(row["label"].startswith("exact") for row in rows)
     assert rows[1]["passes per sentence"] < rows[2]["passes per sentence"]  # one token a draft
 

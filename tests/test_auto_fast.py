@@ -37,7 +37,7 @@ OWN = [
     f"blockwise --block-size {size}"
     for size in (HEADS_BLOCK_SIZE, HEADS_BLOCK_SIZE // 2, f"{HEADS_BLOCK_SIZE} --adaptive-block")
 ]
-ASSISTED = [f"assisted --block-size {size}" for size in (4, 8)]
+ASSISTED = [f"assisted --block-size {size}" for size in (4, 12)]
 SELF = "self_draft"
 FIRST = Bin(1, 8)
 SIX = (3, 7, 5, 9, 2, 4)  # a batch of another bin
@@ -171,6 +171,16 @@ def test_what_is_measured_is_the_mean_and_its_standard_error(monkeypatch):
     ):
         begun = choosing.Trial(running.split(), trial.ratios, batches=batches, seconds=seconds)
         assert begun.is_done == done
+
+
+def test_a_candidate_that_was_never_faster_drops_out_after_four_batches():
+    trial = choosing.Trial(["greedy", "never", "once"])
+    for number in range(4):
+        assert trial.running == ["greedy", "never", "once"]
+        for label, ratio in (("greedy", 1.0), ("never", 1.01), ("once", 1.01 if number else 0.99)):
+            trial.ratios.setdefault(label, []).append(ratio)
+        trial.drop(["greedy", "never", "once"])
+    assert trial.running == ["greedy", "once"]
 
 
 def test_the_fastest_is_chosen_and_only_it_runs_from_then_on(tmp_path, caplog, monkeypatch):

@@ -8,9 +8,11 @@ import functools
 from typing import Any
 
 import pytest
+import torch
 from support.commands import DEMO
 
 import fairseq_paradec
+from fairseq_paradec.engine.native import cache
 
 SENTENCES = (DEMO / "raw" / "demo.en").read_text(encoding="utf-8").splitlines()[:14]
 SENTENCES += ["It costs 18.10 euros.", "18,10", "A dog.", "A dog.", "Two men sit, and a man sits."]
@@ -65,3 +67,32 @@ def test_the_draft_does_not_matter(dtype: str, options: dict[str, Any]) -> None:
 def test_the_batch_of_a_beam_does_not_matter(dtype: str) -> None:
     alone = outputs(dtype, 1, decoding="multiword_beam", beam=5)
     assert outputs(dtype, 64, decoding="multiword_beam", beam=5) == alone
+
+
+@pytest.mark.parametrize(
+    "options", [{"decoding": "greedy"}, *DRAFTED], ids=lambda one: str(one)[14:34]
+)
+def test_what_a_cache_held_before_does_not_matter(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache._pages, "take", lambda count: torch.full((count,), torch.nan))
+    for batch_size in (1, 64):
+        assert outputs("fp32", batch_size, **options) == greedy("fp32")
+
+
+def test_memory_of_a_cache_that_is_gone_is_used_again() -> None:
+    cache._pages.forget()
+    with torch.inference_mode():
+        pieces = [cache._pages.take(count) for count in (cache._LARGE, 16, 3 * cache._LARGE)]
+    places = [piece.data_ptr() for piece in pieces]
+    cache._pages.give_back(pieces)
+    again = cache._pages.take(2 * cache._LARGE)
+    assert again.data_ptr() == places[2]
+    again.fill_(1)  # also outside inference mode
+    assert cache._pages.take(cache._LARGE - 5).data_ptr() == places[0]
+    cache._pages.give_back([again, torch.empty(cache._KEPT // 4)])
+    kept = cache._pages._kept
+    assert [piece.data_ptr() for piece in kept] == [places[2]]  # both were too much
+    cache._pages.take(4 * cache._LARGE)
+    assert not kept  # a larger one takes its part
+    cache._pages.forget()

@@ -11,7 +11,7 @@ import torch
 from reference import beam_drafts as paper
 from reference.greedy import Rules, rules_for
 from support import assisted
-from support.beam_drafts import assert_same, decoder, fairseqs, twin
+from support.beam_drafts import assert_fairseqs, assert_same, decoder, fairseqs, twin
 from support.builders import DEMO, Limits, batch, built, lend, source_rows, tiny_model
 from support.exact import watched
 from support.image_models import RGB, task_of, tiny_image_model
@@ -70,10 +70,7 @@ def test_hypotheses_and_passes_are_the_twins(kind: str, beam: int) -> None:
 def test_limits_are_fairseqs(kind: str, limits: Limits) -> None:
     for beam in (2, 5):
         found, task, model = decoder("default", kind, torch.float64, beam, limits, block_size=4)
-        sample = batch(task, RAGGED, seed=beam)
-        want = fairseqs(task, [model], sample, beam, limits)
-        for got, other in zip(task.inference_step(found, [model], sample), want, strict=True):
-            assert_same(got, other)
+        assert_fairseqs(found, task, [model], batch(task, RAGGED, seed=beam), beam, limits)
 
 
 @pytest.mark.parametrize("decoding", ["assisted", "self_draft"])
@@ -94,12 +91,7 @@ def test_in_fp32_by_native_passes_and_torchs(
             found, task, _ = decoder(variant, "noisy", torch.float32, 5, limits, **given)
             sample = batch(task, lengths, seed=4)
             forced = None if prefixes is None else prefixes[: len(lengths)]
-            hypos = task.inference_step(found, [model], sample, prefix_tokens=forced)
-            want = fairseqs(task, [model], sample, 5, limits, forced)
-            if hasattr(model, "set_beam_size"):  # BART's, whose forward would stay another one
-                model.set_beam_size(1)
-            for got, other in zip(hypos, want, strict=True):
-                assert_same(got, other)
+            assert_fairseqs(found, task, [model], sample, 5, limits, forced)
             native = engine == "auto" and found.scorer.native
             assert found.draft_scorer.joined == (decoding == "self_draft" and native)
 
@@ -110,12 +102,9 @@ def test_an_ensemble_averages_probabilities() -> None:
     limits = Limits(max_len_b=11, temperature=1.3)
     task, first = built("default")
     models = [first, built("default", seed=4)[1]]
-    sample = batch(task, RAGGED, seed=1)
     given = {"decoding": "self_draft", "drafter_dtype": "fp32", "beam": 4, "nbest": 4}
     found = task.build_generator(models, argparse.Namespace(**limits.flags(), **given))
-    want = fairseqs(task, models, sample, 4, limits)
-    for got, other in zip(task.inference_step(found, models, sample), want, strict=True):
-        assert_same(got, other)
+    assert_fairseqs(found, task, models, batch(task, RAGGED, seed=1), 4, limits)
 
 
 def test_without_a_beam_the_methods_are_greedy() -> None:
@@ -154,10 +143,7 @@ def test_a_shortlist_has_more_words_than_the_beam(engine: str) -> None:
     found, task, model = decoder(
         "default", "other", torch.float32, 5, Limits(), drafter_shortlist=6, **flags
     )
-    sample = batch(task, RAGGED, seed=2)
-    want = fairseqs(task, [model], sample, 5, Limits())
-    for got, other in zip(task.inference_step(found, [model], sample), want, strict=True):
-        assert_same(got, other)
+    assert_fairseqs(found, task, [model], batch(task, RAGGED, seed=2), 5, Limits())
 
 
 def test_local_attention_is_refused() -> None:
@@ -181,11 +167,8 @@ def test_a_forced_end_ends_all_hypotheses(decoding: str, engine: str) -> None:
         flags["drafter_path"] = lend(task, model, model)
     found = task.build_generator([model], argparse.Namespace(**limits.flags(), **flags))
     sample = batch(task, RAGGED, seed=2)
-    want = fairseqs(task, [model], sample, 4, limits, prefixes)
-    assert [len(each) for each in want] == [4, 4, 4, 1]
-    hypos = task.inference_step(found, [model], sample, prefix_tokens=prefixes)
-    for got, other in zip(hypos, want, strict=True):
-        assert_same(got, other)
+    found = assert_fairseqs(found, task, [model], sample, 4, limits, prefixes)
+    assert [len(each) for each in found] == [4, 4, 4, 1]
 
 
 def test_a_depth_beyond_every_limit_is_that_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,33 +60,15 @@ def document(tmp_path_factory):
     """What a small benchmark writes."""
     out = tmp_path_factory.mktemp("a folder") / "new" / "b.json"
     other = shutil.copy(MODEL, out.parent.parent / "other's.pt")
-    arguments = [
-        str(DEMO),
-        "--path",
-        MODEL,
-        "--sentences",
-        "12",
-        "--timed",
-        "6",
-        "--rounds",
-        "3",
-        "--batch-sizes",
-        "4,12,99",
-        "--threads",
-        "1,2",
-        "--busy",
-        "--peers",
-        "--out",
-        str(out),
-        "--decoder",
+    few = "--sentences 12 --timed 6 --rounds 3 --batch-sizes 4,12,99 --threads 1,2 --busy --peers"
+    arguments = [str(DEMO), "--path", MODEL, *few.split(), "--out", str(out)]
+    for decoder in (
         "pgj --block-size 3",
-        "--decoder",
         "six wide=hgj --block-size 6 --jacobi-window sliding",
-        "--decoder",
         f'student=beam --beam 1 --path "{other}"',
-        "--decoder",
         "eighth=pj --engine-dtype int8",
-    ]
+    ):
+        arguments += ["--decoder", decoder]
     assert paradec(["benchmark", *arguments]) == 0
     assert sorted(p.name for p in out.parent.iterdir()) == ["b.json", "b.md", "b.png"]
     return json.loads(out.read_text(encoding="utf-8"))

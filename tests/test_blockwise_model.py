@@ -16,7 +16,7 @@ from torch import nn
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.plugin.models.heads import BlockHeads
-from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss
+from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss, BlockwiseLossConfig
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
 
@@ -42,7 +42,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def loss_of(heads: str = "one", smoothing: float = 0.1, first: float = 1.0) -> BlockwiseLoss:
     """The loss with these flags."""
-    return BlockwiseLoss(tiny_task(), smoothing, heads, first)
+    flags = {"heads_per_update": heads, "first_head_weight": first}
+    return BlockwiseLoss(BlockwiseLossConfig(label_smoothing=smoothing, **flags), tiny_task())
 
 
 @layers

@@ -9,6 +9,7 @@ import torch
 from support.builders import collate
 from support.commands import DEMO
 
+from fairseq_paradec.cli.arguments import ARCH_SIZES
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.assistant import AssistantDrafter
@@ -25,6 +26,7 @@ from fairseq_paradec.lab.analysis.break_even import (
 )
 from fairseq_paradec.lab.commands import breakeven as command
 from fairseq_paradec.lab.measure import breakeven, told
+from fairseq_paradec.lab.measure.passes import models
 from fairseq_paradec.lab.measure.passes.models import random_pair
 from fairseq_paradec.lab.settings import settings
 
@@ -54,6 +56,7 @@ def test_told_drafts_and_the_drafters_cache(monkeypatch):
     pair = random_pair("tiny", 50, 1)
     pair = pair._replace(token_drafter=pair.model)
     given = "--arch-size tiny --sentences 3 --decoder assisted --block-sizes 4 --rates 0.5"
+    given += " --drafter-dtype fp32"  # so that they are its own
     args = made(*given.split())
     drafters, samples = breakeven.find_drafters(pair, args), breakeven.make_samples(pair, args)
     greedy, way = breakeven.make_ways(pair, drafters, args, breakeven.FORCED)
@@ -114,6 +117,17 @@ def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):
     page = (tmp_path / "b.md").read_text("utf-8")
     assert "![When drafting pays: tiny, random weights](b.svg)" in page
     assert "4+1 layers, d=32, ffn 64, 1 heads" in page and "random weights never say </s>" in page
+
+
+def test_a_smaller_model_drafts_for_a_larger_one(capsys, monkeypatch):
+    """The larger one's layers are one, repeated: its outputs are checked as any other's."""
+    monkeypatch.setitem(models.SIZES, "nllb-3.3b", (3, 64, 96, 2))
+    argv = ["--arch-size", "nllb-3.3b", "--vocabulary", "50", "--drafter-size", "tiny", *TINY[2:]]
+    assert paradec(["breakeven", *argv, "--decoder", "assisted", "--engines", "native"]) == 0
+    page = capsys.readouterr().out
+    assert "3+3 layers, d=64, ffn 96, 2 heads" in page
+    assert "`assisted`: 4+4 layers, d=128" in page
+    assert tuple(models.SIZES) == ARCH_SIZES
 
 
 @pytest.mark.slow

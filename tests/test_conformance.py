@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from reference.greedy import rules_for
 from reference.jacobi import reference, sentence
 from support import assisted, blockwise, earlier, exact, gad, multiword, trees
 from support.builders import source_rows
@@ -38,14 +37,8 @@ def twin(setting: Setting, row: int, source: Sequence[int], prefix: Sequence[int
     if setting.case.given:
         result = earlier.twin(setting, row, source, prefix)
     elif family == "jacobi":
-        rules = rules_for(
-            setting.task.target_dictionary,
-            setting.models,
-            len(source),
-            prefix=prefix,
-            **limits.reference(),
-        )
-        result = reference(sentence(setting.models, source, rules), **flags)
+        asked = sentence(setting.models, source, setting.rules(source, prefix))
+        result = reference(asked, **flags)
         return result.tokens, None, result.num_passes, None
     elif family == "self":
         result = assisted.twin(replace(setting, given=setting.models[0]), source, prefix)

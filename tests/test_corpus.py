@@ -188,6 +188,20 @@ def process(name: bytes, parent: int | None) -> int:
     raise ProcessLookupError(name)
 
 
+def children(parent: int) -> set[int]:
+    """The processes that a process has started."""
+    found = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return {*map(int, found.split())}
+
+
+def runs(number: int) -> bool:
+    """Whether a process has not ended."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{number}/status").read_text()
+    except OSError:
+        return False
+
+
 @pytest.mark.slow
 def test_a_cluster_reads_as_it_works_and_names_what_fails(two_nodes, tmp_path, monkeypatch):
     """A driver's memory does not grow with 45 MB of text; echoes instead of translations."""
@@ -283,12 +297,16 @@ def test_killed_workers_a_node_and_the_driver_change_nothing(on, tmp_path, reque
             assert paradec(words) == 2  # the folder is the driver's
             if nodes:
                 nodes.remove_node(nodes.second, allow_graceful=False)
+    workers = children(driver.pid)
+    assert nodes or workers
     driver.send_signal(signal.SIGTERM if nodes else signal.SIGKILL)
     _, said = driver.communicate()
+    wait_until(lambda: not any(map(runs, workers)))
     assert "leaked" not in said and "Traceback" not in said
     assert driver.returncode == (143 if nodes else -signal.SIGKILL), said
     assert ("finished parts are kept" in said) == bool(nodes)
     assert 9 <= len(before := made(out)) < 25
-    subprocess.run(run, cwd=ROOT, check=True)
+    done = subprocess.run(run, cwd=ROOT, check=True, stderr=subprocess.PIPE, text=True)
+    assert "leaked" not in done.stderr and "Traceback" not in done.stderr
     assert paradec(command(single, text, size=200)) == 0
     assert made(out) == made(single) and before.items() <= made(out).items()

@@ -244,6 +244,35 @@ def test_each_of_two_marked_words_keeps_a_word():
     assert place([(0, OPEN), (1, CLOSE), (2, OPEN), (3, CLOSE)], "a b", "b a") == [0, 1, 2, 3]
 
 
+IN_WORDS = {
+    "So un<b>believ</b>able.": ("So unglaublich.", "So <b>unglaublich</b>."),
+    "H<sub>2</sub>O and <i>C<sub>6</sub>H<sub>9</sub></i> is": (
+        "H2O und C6H9 ist",
+        "H<sub>2</sub>O und <i>C<sub>6</sub>H<sub>9</sub></i> ist",
+    ),
+    "<i>See</i> C<sub>6</sub>H<sub>9</sub> now": (
+        "Jetzt C6H9 sehen",
+        "<i>Jetzt</i> C<sub>6</sub>H<sub>9</sub> sehen",
+    ),
+    "<b>dog </b>and<b> cat</b> run": (
+        "Hund und Katze rennen",
+        "<b>Hund</b> und <b>Katze</b> rennen",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", IN_WORDS)
+def test_a_mark_in_a_word_is_in_the_same_word_or_around_a_whole_one(text):
+    words, wanted = IN_WORDS[text]
+    assert Document(text, "html", "en").join([words]) == (wanted, [])
+
+
+def test_a_mark_that_no_word_is_left_for_is_told():
+    found = Document("A <b>red</b> <i>dog</i>", "html", "en").join(["Hund"])
+    assert found == ("<b></b><i>Hund</i>", ["around no word: <b> in Hund"])
+    assert not Document("A <b></b><i> </i>dog", "html", "en").join(["Hund"]).notes
+
+
 def test_a_mark_that_would_stand_in_a_thing_stands_beside_it():
     text = "{{name}} of <b>x</b> %(count)d"
     found = Document(text, "html", "en").join(["%(count)d x {{name}}", ""]).text

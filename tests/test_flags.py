@@ -500,17 +500,6 @@ def test_flags_of_translate_arrive_or_are_refused(
         assert arrived["model"] == DEMO
 
 
-def test_a_beam_beside_a_greedy_decoding_is_refused_on_the_command_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ["translate", "--model", str(DEMO), "--text", SENTENCE, "--beam", "5"]
-    for decoding in ("hgj", "greedy", "pj"):
-        assert paradec([*words, "--decoding", decoding]) == 2
-        said = capsys.readouterr().err.splitlines()
-        assert len(said) == 1 and "--beam 5 needs --decoding beam" in said[0]
-    assert paradec([*words, "--decoding", "multiword_beam"]) == 0
-
-
 @pytest.mark.parametrize("flag", ["print_step", "retain_iter_history"])
 def test_what_fairseqs_search_does_not_record_is_refused(flag: str) -> None:
     """fairseq ends with a KeyError there."""

@@ -35,8 +35,8 @@ from fairseq_paradec.lab.commands.flops_files import (
     read_checkpoint,
 )
 from fairseq_paradec.lab.measure.traits import traits
-from fairseq_paradec.training.criterions.block_nat_loss import BlockNatLoss
-from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss
+from fairseq_paradec.training.criterions.block_nat_loss import BlockNatLoss, BlockNatLossConfig
+from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss, BlockwiseLossConfig
 
 #: The outputs' limit.
 LONGEST = 16
@@ -272,7 +272,15 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing, errors):
             tries=99 if errors else 0,
         )
 
-    criterion = BlockNatLoss(task, 0.1, 99, 0, errors, 0.8, glancing, glancing, 300, 0, 0)
+    settings = BlockNatLossConfig(
+        prefixes_per_sentence=99,
+        prefixes_after_errors=errors,
+        position_decay=0.8,
+        glancing_ratio=glancing,
+        glancing_ratio_end=glancing,
+        glancing_updates=300,
+    )
+    criterion = BlockNatLoss(settings, task)
     check_update(task, model, criterion, told)
     # Blocks of 2 behind 0 to 3 of 4 tokens have 2, 2, 2 and 1 of them.
     assert training_flops.block_positions(4, 2) == 7 / 4
@@ -294,7 +302,8 @@ def test_training_heads_is_what_torch_counts(variant, layer, first, fine_tuned, 
     model, needed, _ = headed(task, variant, **options)
     trained = model.trained_heads
     for chosen in (trained[:1], trained[-1:], trained):
-        criterion = BlockwiseLoss(task, 0.1, "one" if len(chosen) == 1 else "all", 1.0)
+        drawn = "one" if len(chosen) == 1 else "all"
+        criterion = BlockwiseLoss(BlockwiseLossConfig(heads_per_update=drawn), task)
         if len(chosen) == 1:
             criterion.draw_heads = lambda _, c=chosen: list(c)
         given = needed["shape"], SOURCE, TARGET

@@ -6,6 +6,9 @@ and fails.
 
 import json
 import os
+import re
+import signal
+import threading
 from typing import Any
 
 import pytest
@@ -13,10 +16,10 @@ import torch
 from support.commands import DEMO, ROOT, run_python, succeed
 
 import fairseq_paradec
-from fairseq_paradec.forks import Lock
+from fairseq_paradec.forks import Lock, cached_property
 
 START = """
-import json, multiprocessing, os, sys, threading, torch
+import faulthandler, json, multiprocessing, os, sys, threading, torch
 root, folder, engine = sys.argv[1:]
 sys.path.insert(0, root)
 import fairseq_paradec
@@ -37,6 +40,7 @@ def fork(work=translate):
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
+        faulthandler.dump_traceback_later(100)  # one that hangs says where
         try:
             os.write(write, json.dumps([work(), work()]).encode())
             os._exit(0)
@@ -166,3 +170,39 @@ def test_a_lock_is_free_in_the_child_of_a_fork() -> None:
         assert not lock._lock.acquire(blocking=False)
         assert os.waitpid(child, 0)[1] == 0
     assert lock._lock.acquire(blocking=False)
+
+
+def test_a_cached_value_is_had_in_the_child_of_a_fork() -> None:
+    """Another thread is computing it; the lock of functools' own would never be free."""
+    begun, ended = threading.Event(), threading.Event()
+
+    class Owner:
+        @cached_property
+        def value(self) -> int:
+            if threading.current_thread() is thread:
+                begun.set()
+                ended.wait()
+            return 7
+
+    owner = Owner()
+    thread = threading.Thread(target=lambda: owner.value)
+    thread.start()
+    begun.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        os._exit(owner.value)
+    status = os.waitpid(child, 0)[1]
+    ended.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert vars(owner) == {"value": 7}
+
+
+def test_what_decodes_caches_no_value_under_a_lock() -> None:
+    elsewhere = {"lab", "serve", "training"}
+    for path in (ROOT / "fairseq_paradec").rglob("*.py"):
+        if path.relative_to(ROOT / "fairseq_paradec").parts[0] not in elsewhere:
+            text = path.read_text(encoding="utf-8")
+            assert "@functools.cached_property" not in text, path
+            assert not re.search("from functools import .*cached_property", text), path

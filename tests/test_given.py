@@ -14,11 +14,12 @@ import fairseq_paradec
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.assistant import AssistantDrafter
 from fairseq_paradec.decoding.drafting import BlockSizes
-from fairseq_paradec.decoding.given import taken_up
-from fairseq_paradec.decoding.loop import Verdict
+from fairseq_paradec.decoding.given import GivenDrafter, taken_up
+from fairseq_paradec.decoding.loop import Drafter, Verdict, no_draft
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.methods.base import refuse_drafts
+from fairseq_paradec.row import Row
 
 TEXT = ["Two men sit on a bench in the park and eat ice cream.", "", "A dog runs.", "A man."]
 FIRST = 30
@@ -36,10 +37,68 @@ EDITED = ["Two women sit on a bench in the park and eat ice cream.", "A cat.", "
         ([5, 6, 7, 5, 6, 8, 2], [9, 9, 9, 5, 6], 5, 5),
         ([5, 6, 5, 6, 5, 6, 2], [9, 5, 6], 3, 4),  # 2 is as near
         ([5, 6, 2], [6, 5], 2, None),
+        ([7, 6, 8, 2], [5, 6], 2, None),  # the last token alone is not enough
     ],
 )
 def test_a_draft_goes_on_at_the_nearest_place_behind_the_last_two_tokens(given, tokens, place, at):
     assert taken_up(given, tokens, place) == at
+
+
+class Behind(Drafter):
+    """Drafts nothing, and keeps what it is told."""
+
+    def __init__(self):
+        self.verdicts, self.stayed = [], []
+
+    def propose(self, rows):
+        return no_draft(len(rows))
+
+    def observe(self, verdict):
+        self.verdicts.append(verdict)
+
+    def drop(self, stay):
+        self.stayed.append(stay)
+
+
+def drafter_of(*rows):
+    """A drafter from the rows' earlier outputs; 2 is `</s>`."""
+    return GivenDrafter(Behind(), rows, 2)
+
+
+@pytest.mark.parametrize(
+    ("limit", "drafted"), [(9, [5, 6, 7, 2]), (4, [5, 6, 7, 2]), (3, [5, 6, 7]), (0, [])]
+)
+def test_an_earlier_output_is_drafted_to_its_end_or_to_the_last_position_before_the_limit(
+    limit, drafted
+):
+    row = Row(0, [], limit, given=[5, 6, 7])
+    proposal = drafter_of(row).propose([row])
+    assert proposal.tokens == [drafted] and proposal.given == [bool(drafted)]
+
+
+def test_the_place_in_an_earlier_output_moves_on_with_what_is_committed():
+    """Behind 8, 9 either place could be meant; the output is at the second one."""
+    row = Row(0, [], 20, given=[8, 9, 4, 4, 4, 8, 9, 6], tokens=[3, 3, 3, 3, 3, 8, 9])
+    drafter = drafter_of(row)
+    drafter.observe(Verdict([], [0], [7], None))
+    assert drafter.propose([row]).tokens == [[6, 2]]
+
+
+def test_the_other_drafter_is_told_which_drafts_were_its_own():
+    rows = [Row(0, [], 9, given=[5, 6]), Row(1, [], 9)]
+    drafter = drafter_of(*rows)
+    drafter.propose(rows)
+    drafter.observe(Verdict([], [2, 0], [3, 1], None))
+    assert [one.own for one in drafter.behind.verdicts] == [[False, True]]
+
+
+def test_rows_that_stay_keep_their_earlier_outputs_and_places():
+    first = Row(0, [], 20, given=[4])
+    second = Row(1, [], 20, given=[8, 9, 4, 4, 4, 8, 9, 6], tokens=[3, 3, 3, 3, 3, 8, 9])
+    drafter = drafter_of(first, second)
+    drafter.observe(Verdict([], [0, 0], [1, 7], None))
+    drafter.drop([1])
+    assert drafter.propose([second]).tokens == [[6, 2]] and drafter.behind.stayed == [[1]]
 
 
 @pytest.mark.parametrize("decoding", ["greedy", "self_draft", "pgj"])

@@ -1,6 +1,7 @@
 """Which way imports go, inside the package and between tests; mutants that go with the code."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,12 @@ def test_imports_go_down_only(room: str) -> None:
     assert not {one for one in rooms_of(room) if one[1] not in allowed}
 
 
+def test_the_analyses_import_the_ground_and_images_alone() -> None:
+    for file in files_of("lab/analysis"):
+        for parts in imports(file, PLUGIN):
+            assert parts[0] in GROUND | {"images"} or parts[:2] == ("lab", "analysis"), file
+
+
 @pytest.mark.parametrize("module", sorted(GROUND))
 def test_the_ground_imports_no_room(module: str) -> None:
     assert not {one for one in rooms_of(module) if one[1] not in GROUND}
@@ -120,6 +127,10 @@ def test_the_doors_import_what_they_open(module: str) -> None:
 def test_fairseq_is_known_in_few_files(room: str) -> None:
     files = {file.name for file in files_of(room) if "fairseq" in packages(file)}
     assert files == KNOWS_FAIRSEQ.get(room, set())
+
+
+def test_records_need_the_standard_library_alone() -> None:
+    assert packages(PLUGIN / "records.py") <= sys.stdlib_module_names
 
 
 def test_every_room_is_known() -> None:
@@ -157,5 +168,5 @@ def test_the_table_of_mutants_is_the_list() -> None:
 
 def test_every_mutant_has_its_code_and_its_tests() -> None:
     assert [one for one in mutants.MUTANTS if mutants.find(one) is None] == []
-    named = {name for one in mutants.MUTANTS for name in one.tests}
+    named = {words.split()[0] for one in mutants.MUTANTS for words in one.tests}
     assert [name for name in sorted(named) if not (ROOT / "tests" / name).exists()] == []

@@ -162,25 +162,9 @@ def test_a_table_and_pictures(data, tmp_path, capsys):
         f"blockwise={report(tmp_path / 'b.jsonl', 'blockwise', [0] + [3] * 16)}",
     ]
     out, document = tmp_path / "deep" / "pictures", tmp_path / "table.json"
-    status, _, _ = run(
-        capsys,
-        "images",
-        "compare",
-        data,
-        greedy,
-        f"blockwise={block}",
-        "--out",
-        out,
-        "--stats",
-        *stats,
-        "--first",
-        3,
-        "--scale",
-        2,
-        "--json",
-        document,
-    )
-    assert status == 0
+    words = ("images", "compare", data, greedy, f"blockwise={block}", "--stats", *stats)
+    more = ("--out", out, "--first", 3, "--scale", 2, "--json", document)
+    assert run(capsys, *words, *more)[0] == 0
     rows = json.loads(document.read_text())["rows"]
     # Off by one everywhere: 48.13 dB; by two: 42.11; without error, one intensity off by one.
     assert rows[0] == {

@@ -286,7 +286,8 @@ def test_a_selftest_ends_with_one_verdict(
     few_sentences(tmp_path, monkeypatch)
     status, said = verdict(saved(family).folder, capsys, "--source", "en", "--target", "de")
     assert status == 0 and len(said) == 1
-    assert re.search(r"selftest passed: M\w+ en-de, .*: sources 10 of 10, .*greedy", said[0])
+    counts = r"sources 10 of 10, logits to \S+, greedy \d+.* of 10, beam 5 \d+.* of [1-9]"
+    assert re.search(rf"selftest passed: M\w+ en-de, .*: {counts}", said[0])
 
 
 def test_a_selftest_notices_weights_and_pieces_that_are_others(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def watch(seconds: float, batch: int) -> list[tuple[int, int]]:
         for line in process.stdout:
             assert line.strip()
             seen += 1
-            if seen >= 2 * len(TEXT) and seen % len(TEXT) == 0:
+            if seen >= 2 * len(TEXT) and seen % len(TEXT) == 0 and not process.stdin.closed:
                 states.append(state(process.pid))
         feeder.join()
         process.wait()
@@ -85,6 +86,7 @@ def check(states: list[tuple[int, int]]) -> str:
         for part in (states[third : 2 * third], states[-third:])
     )
     said = f"{before[0]:.0f} -> {after[0]:.0f} KiB, {before[1]:.0f} -> {after[1]:.0f} files"
+    said += f" (first {states[0]}, last {states[-1]})"
     assert after[0] <= before[0] * (1 + GROWTH) and after[1] <= before[1], said
     return said
 
@@ -113,10 +115,17 @@ def test_a_deleted_model_leaves_nothing() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument(
+        "--minutes", type=float, default=60, help="of two translators, side by side"
+    )
     parser.add_argument("--loads", type=int, default=1000)
     args = parser.parse_args()
     logging.disable(logging.INFO)
-    for size in (1, 64):
-        print(f"batch {size}:", check(watch(60 * args.minutes / 2, size)), flush=True)
-    print(f"{args.loads} loads:", check(load_and_delete(args.loads)))
+    if args.minutes:
+        with ThreadPoolExecutor() as pool:
+            runs = [pool.submit(watch, 60 * args.minutes, size) for size in (1, 64)]
+        for size, run in zip((1, 64), runs):
+            states = run.result()
+            print(f"batch {size}: {len(states) * len(TEXT)} sentences; {check(states)}", flush=True)
+    if args.loads:
+        print(f"{args.loads} loads: {check(load_and_delete(args.loads))}")

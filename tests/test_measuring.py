@@ -61,24 +61,16 @@ def test_calls_inside_calls_are_counted_once():
 
 def test_the_table(tmp_path, capsys):
     out = tmp_path / "modules.json"
+    model = str(DEMO / "model.pt")
     command = [
         str(DEMO),
         "--path",
-        str(DEMO / "model.pt"),
-        "--decoder",
-        "greedy",
-        "--decoder",
-        "quick=pgj --block-size 3",
-        "--decoder",
-        f"both=assisted --drafter-path {DEMO / 'model.pt'}",
-        "--sentences",
-        "3",
-        "--rounds",
-        "2",
-        "--busy",
-        "--out",
+        model,
+        *"--sentences 3 --rounds 2 --busy --out".split(),
         str(out),
     ]
+    for decoder in ("greedy", "quick=pgj --block-size 3", f"both=assisted --drafter-path {model}"):
+        command += ["--decoder", decoder]
     assert paradec(["modules", *command]) == 0
     greedy, quick, both = rows = json.loads(out.read_text())["rows"]
     assert [row["decoder"] for row in rows] == ["greedy", "quick", "both"]
@@ -227,13 +219,15 @@ def test_lines_fill_the_buffers_of_translate():
 
 def test_a_start_takes_the_processors_time_and_not_that_of_its_sleep():
     works = "import time; time.sleep(0.3); sum(range(3_000_000))"
-    user, system, whole = start_up.seconds([sys.executable, "-S", "-c", works])
+    user, system, whole, memory = start_up.cost([sys.executable, "-S", "-c", works])
     assert 0 < user and user + system < whole - 0.25
+    larger = start_up.cost([sys.executable, "-S", "-c", f"{works}; bytearray(100 << 20)"])
+    assert 90 < larger.memory - memory < 101
 
 
 def test_a_start_that_fails_is_named():
     with pytest.raises(UsageError, match="no-such-module.*: exit status 1"):
-        start_up.seconds([sys.executable, "-S", "-m", "no-such-module"])
+        start_up.cost([sys.executable, "-S", "-m", "no-such-module"])
 
 
 @pytest.mark.slow
@@ -246,3 +240,12 @@ def test_starts_are_measured(tmp_path):
     times = {row["start"]: row["processor, s"] for row in json.loads(out.read_text())["rows"]}
     assert list(times)[:3] == ["import torch", "import fairseq_paradec", "paradec --help"]
     assert times["paradec --help"] < times["import torch"] < times["import fairseq_paradec"]
+
+
+@pytest.mark.slow
+def test_a_start_of_random_weights_is_measured(tmp_path):
+    argv = ["start-up", "--arch-size", "tiny", "--rounds", "1", "--busy", "--text", "w1 w2"]
+    assert paradec([*argv, "--out", str(tmp_path / "starts.json")]) == 0
+    rows = json.loads((tmp_path / "starts.json").read_text())["rows"]
+    last = "paradec translate --text 'w1 w2' --max-len-a 1 --max-len-b 0 --model tiny"
+    assert [row["start"] for row in rows[3:]] == ["fairseq_paradec.load", last]

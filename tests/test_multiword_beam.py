@@ -190,6 +190,7 @@ def test_prefixes_of_models_that_write_from_left_to_right(given: str) -> None:
         ("ibdecoder", {"audit": True}, "--audit needs "),
         ("ibdecoder", {"block_size": 3}, "--block-size: got "),
         ("ibdecoder", {"deduplicate_ngrams": 0}, "--deduplicate-ngrams: got "),
+        ("ibdecoder", {"beam_stop": "early"}, "--beam-stop: got 'early'; allowed: full, settled"),
         (
             "ibdecoder",
             {"deduplicate_ngrams": 2, "trace_file": "t"},
@@ -272,6 +273,27 @@ def test_googles_formula_ranks_on_request(name: str) -> None:
             assert float(one["score"]) == pytest.approx(wanted, rel=1e-5)
         scores = [float(one["score"]) for one in hypos]
         assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("formula", ["fairseq", "google"])
+@pytest.mark.parametrize("given", ["ibdecoder_sa", "sa-3", "transformer_r2l", "double_token"])
+def test_a_settled_search_is_one_to_the_limit(given: str, formula: str) -> None:
+    """--beam-stop settled: its hypotheses, in no more passes than their bound needs."""
+    task, model = reordered(given, size=9 if given == "transformer_r2l" else 40)
+    sample, early, longer = batch(task, RAGGED), 0, 0
+    each = [Limits(max_len_b=9, lenpen=lenpen) for lenpen in (-1.0, 0.6, 2.0)]
+    for limits in (*each, Limits(max_len_b=9, unnormalized=True)):
+        flags = {} if limits.unnormalized else {"length_formula": formula}
+        for beam in (1, 2, 4):
+            full = run(task, [model], sample, beam, limits, **flags)
+            hypos = run(task, [model], sample, beam, limits, beam_stop="settled", **flags)
+            for source, got, other in zip(source_rows(sample), hypos, full, strict=True):
+                want, passes = multiword.settled_twin(model, source, beam, limits, formula)
+                assert_same(got, want)
+                assert got[0]["steps"] == passes
+                early += passes < -(-(limits.max_len_b + 1) // model.target_order.tokens_per_step)
+                longer += passes > other[0]["steps"]
+    assert early and longer, "both bounds should end a search"
 
 
 def test_a_native_step_is_the_same() -> None:

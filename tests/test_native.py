@@ -317,6 +317,17 @@ def test_generators_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({id(packed) for packed, _ in found}) == 1
 
 
+def test_a_model_is_packed_once_for_all_decoders() -> None:
+    """Also where greedy and beam search use scorers of different classes."""
+    task = tiny_task(size=3000)
+    model, found = model_of("default", task), []
+    for flags in ({"decoding": "greedy"}, {"decoding": "multiword_beam", "beam": 3}):
+        args = argparse.Namespace(**flags, engine="native")
+        found.append(task.build_generator([model], args).scorer)
+    assert type(found[0]) is not type(found[1])
+    assert found[0].packed is found[1].packed
+
+
 def test_what_is_not_known_is_named() -> None:
     for variant, dtype, reason in (
         ("output_dim", torch.float32, "its embeddings or outputs are projected"),

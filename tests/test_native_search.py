@@ -16,7 +16,7 @@ from support.builders import (
     tiny_reordered,
     tiny_task,
 )
-from support.multiword import MODELS, RAGGED, assert_same, twin
+from support.multiword import MODELS, RAGGED, assert_same, settled_twin, twin
 
 from fairseq_paradec.decoding.beam import BeamSearch
 from fairseq_paradec.engine.chunk import ChunkScorer
@@ -153,6 +153,36 @@ def test_one_call_is_the_single_steps_of_several_words(given: str, form: str) ->
                 steps = search(task, model, sample, limits, beam, engine_dtype=form)
             same(found, steps, exactly=True)
             assert [row[0]["steps"] for row in found] == [row[0]["steps"] for row in steps]
+
+
+@pytest.mark.parametrize("given", ["ibdecoder_sa", "imdecoder-6", "double_token"])
+def test_one_call_ranks_by_googles_formula(given: str) -> None:
+    """Of hypotheses that one step ends more than are wanted: others are kept than by fairseq's."""
+    others, limits = 0, Limits(max_len_b=9, lenpen=3.0)
+    for size in (7, 12, 40):
+        task, model = reordered(given, size)
+        for seed in range(4):
+            sample = batch(task, RAGGED, seed=seed)
+            found = search(task, model, sample, limits, 3, length_formula="google")
+            plain = search(task, model, sample, limits, 3)
+            with mock.patch.object(BeamSearch, "_at_once", False):
+                steps = search(task, model, sample, limits, 3, length_formula="google")
+            same(found, steps, exactly=True)
+            for row, other in zip(found, plain, strict=True):
+                texts = [sorted(h["tokens"].tolist() for h in some) for some in (row, other)]
+                others += texts[0] != texts[1]
+    assert others > 0
+
+
+@pytest.mark.parametrize("given", ["ibdecoder_sa", "double_token"])
+def test_a_settled_search_of_native_passes_is_the_twins(given: str) -> None:
+    task, model = reordered(given)
+    sample, limits = batch(task, RAGGED, seed=5), Limits(max_len_b=9, lenpen=0.6)
+    hypos = search(task, model, sample, limits, 3, beam_stop="settled")
+    for source, got in zip(source_rows(sample), hypos, strict=True):
+        want, passes = settled_twin(model, source, 3, limits, "fairseq")
+        assert_same(got, want)
+        assert got[0]["steps"] == passes
 
 
 @pytest.mark.parametrize("limits", [LIMITS[name] for name in ("plain", "short", "ratio", "warm")])

@@ -11,8 +11,8 @@ from support.gad import Pair, run
 from support.losses import build
 from support.overfit import SIZES, learn, sentences, targets_of
 
-from fairseq_paradec.training.criterions.block_nat_loss import BlockNatLoss
-from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss
+from fairseq_paradec.training.criterions.block_nat_loss import BlockNatLoss, BlockNatLossConfig
+from fairseq_paradec.training.criterions.blockwise_loss import BlockwiseLoss, BlockwiseLossConfig
 from fairseq_paradec.training.criterions.lean_cross_entropy import LeanCrossEntropy
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,9 @@ def check(model: Any, decoding: str, **flags: Any) -> None:
 
 
 def block_loss(prefixes: int) -> BlockNatLoss:
-    return BlockNatLoss(known()[0], 0.0, prefixes, 0, 0.0, 0.8, 0.0, 0.0, 1, 0, 0)
+    own = {"position_decay": 0.8, "glancing_ratio": 0, "glancing_updates": 1}
+    flags = BlockNatLossConfig(label_smoothing=0, prefixes_per_sentence=prefixes, **own)
+    return BlockNatLoss(flags, known()[0])
 
 
 def test_the_verifier_knows_the_sentences() -> None:
@@ -116,7 +118,8 @@ def test_heads(tuned: bool, sees: bool, path: str) -> None:
     model = build(
         task, "blockwise_transformer", base_path=path, block_size=K, dropout=0.0, **own, **ENDS
     )
-    loss = learn(model, BlockwiseLoss(task, 0.0, "all", 1.0), samples, 200, 0.005)
+    flags = BlockwiseLossConfig(label_smoothing=0, heads_per_update="all")
+    loss = learn(model, BlockwiseLoss(flags, task), samples, 200, 0.005)
     assert loss < 0.05
     given = blockwise.Given(task, model, model.block_heads)
     outputs = [one for sample in samples for one in blockwise.run(given, sample)]

@@ -1,6 +1,7 @@
 """How sentences that wait become batches, with a translator that the tests hold."""
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import SimpleNamespace
@@ -160,6 +161,30 @@ def test_more_than_may_wait_is_refused_and_says_when_to_come_again(scheduler, he
     for one in first[:6]:
         one.cancel()
     scheduler.submit(WAY, ["b"])
+
+
+def test_a_batch_that_ends_while_one_is_refused_disturbs_nobody(scheduler, held):
+    """How long to wait is estimated from the last batches, which the decoding thread notes."""
+
+    class Slow(deque):
+        def __iter__(self):
+            for one in super().__iter__():
+                held.go.release()  # the batch that runs ends now
+                assert not ended.wait(0.5)
+                yield one
+
+        def append(self, one):
+            super().append(one)
+            ended.set()
+
+    ended = threading.Event()
+    scheduler._recent = Slow([(1, 1.0), (1, 1.0)])
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)
+    scheduler.submit(WAY, list("bcdef"))
+    with pytest.raises(Full):
+        scheduler.submit(WAY, ["g"])
+    assert ended.wait(60)
 
 
 def test_who_leaves_costs_nothing_more(scheduler, held):

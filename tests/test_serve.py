@@ -1,6 +1,8 @@
 """``paradec serve``: answers, limits, and what the server says of itself."""
 
+import asyncio
 import functools
+import http.client
 import logging
 import random
 import re
@@ -21,8 +23,9 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.serve import pages
 from fairseq_paradec.serve.fleet import Fleet
 from fairseq_paradec.serve.guard import logger
-from fairseq_paradec.serve.run import bound
+from fairseq_paradec.serve.run import bound, url_of
 from fairseq_paradec.serve.settings import Settings
+from fairseq_paradec.serve.work import Stream
 
 LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()[:40]
 SETTINGS = Settings(models=(str(DEMO),), port=0, decoding="self_draft", max_characters=2000)
@@ -164,7 +167,7 @@ WRONG = {
     '{"target": "de"}': "q: Field required",
     '{"q": 1, "target": "de"}': "q: Input should be a valid string",
     '{"q": "a"}': "target: Field required",
-    '{"q": "a", "target": "fr"}': "target: 'fr' is not supported",
+    '{"q": "a", "target": "fr"}': "target: 'fr' is not supported; allowed: de",
     '{"q": "a", "source": "fr", "target": "de"}': "fr to de is not supported; allowed: en-de",
     '{"q": "a", "target": "de", "format": "pdf"}': "format: Input should be 'text', 'html'",
     '{"q": "a", "target": "de", "decoding": "none"}': "--decoding: got 'none'; allowed: ",
@@ -256,6 +259,26 @@ def test_a_request_that_takes_too_long_is_ended_wherever_it_is():
         assert time.monotonic() - begin < 20
 
 
+def test_a_stream_that_takes_too_long_or_fails_ends_without_done(monkeypatch):
+    async def slow(self):
+        yield "A"
+        await asyncio.sleep(60)
+
+    async def wrong(self):
+        yield "A"
+        raise RuntimeError("a secret text")
+
+    body = {"text": "A dog.", "target_language": "de", "stream": True}
+    with serving(replace(SETTINGS, timeout=1), twins()) as one:
+        monkeypatch.setattr(Stream, "parts", slow)
+        with pytest.raises(http.client.IncompleteRead) as cut:
+            one.post("/v1/translations", body)
+        monkeypatch.setattr(Stream, "parts", wrong)
+        events = one.post("/v1/translations", body).body
+    assert b'"content": "A"' in cut.value.partial and b"[DONE]" not in cut.value.partial + events
+    assert events.endswith(b'data: {"error": "internal error"}\n\n') and b"secret" not in events
+
+
 def test_what_is_not_done_when_the_server_ends_is_told_to_come_again():
     with ThreadPoolExecutor(1) as pool:
         with serving(replace(SETTINGS, drain=0.2, max_characters=10**6), twins()) as one:
@@ -319,6 +342,17 @@ def test_it_says_what_it_has(client):
     assert {"greedy", "self_draft", "gad"} <= set(found["decoders"]["en-de"])
 
 
+def test_head_is_answered_as_get_without_its_body(client):
+    """Balancers and proxies ask so whether a server is there."""
+    for path in ("/health", "/", "/languages", "/nowhere", "/translate"):
+        got, found = client.get(path), client.ask("HEAD", path)
+        assert (found.status, found.body) == (got.status, b"")
+        same = ("content-type", "content-length", "allow")
+        assert [found.headers.get(name) for name in same] == [
+            got.headers.get(name) for name in same
+        ]
+
+
 def test_pages_load_nothing_from_elsewhere_and_no_path_reaches_the_disk(client):
     for path in ("/", "/docs", *pages.FILES):
         found = client.get(path)
@@ -347,6 +381,29 @@ def test_the_log_has_no_texts_unless_that_is_asked_for(client, caplog, monkeypat
     with serving(replace(SETTINGS, log_texts=True), twins()) as one:
         one.translate("A secret dog.")
     assert "A secret dog." in caplog.text
+
+
+def test_a_fault_is_said_in_json_and_logged_without_its_text(client, caplog, monkeypatch):
+    text = "a secret text"
+
+    def fail(self):
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(logger, "propagate", True)
+    monkeypatch.setattr(Fleet, "languages", fail)
+    found = client.get("/languages")
+    assert (found.status, found.value) == (500, {"error": "internal error"})
+    wait_until(lambda: "GET /languages 500" in caplog.text)  # behind the answer
+    assert "internal error: RuntimeError" in caplog.text and "secret" not in caplog.text
+
+
+def test_a_client_that_leaves_before_its_body_ends_is_no_fault(client, caplog, monkeypatch):
+    monkeypatch.setattr(logger, "propagate", True)
+    caplog.set_level(logging.INFO, logger.name)
+    with socket.create_connection(("127.0.0.1", client.port)) as one:
+        one.sendall(b"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
+    wait_until(lambda: "POST /translate 499" in caplog.text)
+    assert "internal error" not in caplog.text
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -379,6 +436,11 @@ def test_mistakes_of_the_command_are_named(more, said, capsys):
     except SystemExit as ended:  # argparse's
         status = ended.code
     assert status == 2 and said in capsys.readouterr().err
+
+
+def test_an_address_is_one_for_a_browser():
+    assert url_of("127.0.0.1", 80) == "http://127.0.0.1:80/"
+    assert url_of("::1", 80) == "http://[::1]:80/"
 
 
 def test_two_models_of_the_same_languages_are_refused():

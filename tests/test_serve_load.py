@@ -58,11 +58,12 @@ def process(*flags):
                 if (found := re.search(r"serving at http://127.0.0.1:(\d+)/", line))
             )
             with ThreadPoolExecutor(1) as reads:
-                reads.submit(one.stderr.read)  # so that it never waits for us
+                said = reads.submit(one.stderr.read)  # so that it never waits for us
                 try:
                     yield one, Client(port)
                 finally:
                     one.kill()
+                    print(said.result()[-5000:])  # pytest shows it where a test fails
         finally:
             one.kill()
 
@@ -116,14 +117,17 @@ async def overload(port, able, seconds, resident):
     """Ask twice as often as was answered; return how many have an answer, and the server's memory.
 
     A request is answered by 200, or by 503; anything else fails. ``able``: answers a second at the
-    beginning; what comes later is measured, since others use the machine, too.
+    beginning; what comes later is measured, since others use the machine, too. The server keeps
+    some memory for each connection, so their number is fixed: three times as many as may wait.
     """
-    wanted, free, counts, sizes = {}, [], Counter(), []
+    wanted, free, counts, sizes = {}, asyncio.Queue(), Counter(), []
+    for _ in range(300):
+        free.put_nowait(await clients.connect(port))
     last, answered = time.perf_counter(), 0
     begin = due = time.perf_counter()
 
     async def ask(number):
-        one = free.pop() if free else await clients.connect(port)
+        one = await free.get()
         line = LINES[number % len(LINES)]
         try:
             found = await one.ask(q=line, source="en", target="de")
@@ -132,7 +136,7 @@ async def overload(port, able, seconds, resident):
         except UsageError as error:
             assert "too many sentences wait" in str(error)
             counts["refused"] += 1
-        free.append(one)
+        free.put_nowait(one)
 
     async with asyncio.TaskGroup() as group:
         while time.perf_counter() < begin + seconds:

@@ -113,6 +113,15 @@ def test_the_keyboard_reaches_every_token_and_says_what_is_known_of_it(browser, 
     assert "the drafter wanted it, too; the drafter's own probability 0." in told
 
 
+def test_what_is_written_from_right_to_left_is_shown_so(browser, client):
+    show(browser, client)
+    for text, way in ((FIRST, "ltr"), ("\u05e9\u05dc\u05d5\u05dd", "rtl")):
+        paste(browser, text)
+        assert browser.one("#text").value_of_css_property("direction") == way
+    shown = browser.all("#translation, #typing .line, #left .line")
+    assert len(shown) > 2 and all(one.get_attribute("dir") == "auto" for one in shown)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_it_fits_a_telephone_and_a_desk_in_both_themes(browser, client, width, scheme):

@@ -130,3 +130,6 @@ def test_an_encoder_that_was_left_out_is_the_verifiers(name: str, tmp_path: Path
     wrong = [str(DEMO / "model.pt"), str(tmp_path / "x.pt")]
     assert paradec(["shrink", "--without-encoder", *wrong]) == 2
     assert "--without-encoder: got" in capsys.readouterr().err
+    assert paradec(["shrink", *wrong, "--max-mb", "0.1"]) == 2
+    assert "--max-mb: got 0.1; allowed: " in capsys.readouterr().err
+    assert not list(tmp_path.glob("x.pt*"))

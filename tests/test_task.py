@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -147,15 +146,14 @@ def test_generate_answers_every_line(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", ["README.md", "data-bin/demo.en-de/README.md", "data-bin/demo-small.en-de/README.md"]
+    "page", ["data-bin/demo.en-de/README.md", "data-bin/demo-small.en-de/README.md"]
 )
 def test_the_commands_of_a_page_run_as_written(page):
     """In the checkout, with fairseq's own scripts on the path; text for those that read some."""
     root = PLUGIN.parent
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     lines = (root / page).read_text(encoding="utf-8").splitlines()
-    kinds = ("fairseq-", "paradec translate --model data-bin")
-    commands = [line for line in lines if line.startswith(kinds) and "DATA" not in line]
+    commands = [line for line in lines if line.startswith(("fairseq-", "paradec translate "))]
     assert any("paradec translate" in command for command in commands)
     for command in commands:
         result = subprocess.run(
@@ -173,8 +171,6 @@ def test_the_commands_of_a_page_run_as_written(page):
             continue
         wanted = 1 if "interactive" in command else 100
         assert len(lines_of(result.stdout, "H")) == wanted
-        for trace in re.findall(r"--trace-file (\S+)", command):
-            (root / trace).unlink()  # nothing is left in the checkout
 
 
 @pytest.mark.slow

@@ -82,3 +82,17 @@ def test_suppressed_tokens_by_position():
         log_probs = torch.zeros(1, 2, size)
         rules().at([row], [1]).restrict(log_probs)
         assert forbidden(log_probs) == [want, want]
+
+
+@pytest.mark.parametrize(("prefix", "early"), [(0, [0, 1, 2]), (2, [2])])
+def test_no_end_before_the_least_length_but_where_prefixes_are_by_position(prefix, early):
+    row = Row(0, [4, 2], limit=9)
+    log_probs = torch.zeros(1, 5, 10)
+    rules(suppressed=(), min_len=3, forced_len=prefix).at([row], [0]).restrict(log_probs)
+    assert forbidden(log_probs) == [[1, 2] if i in early else [1] for i in range(5)]
+
+
+def test_the_penalty_is_taken_from_unk_by_position():
+    log_probs = torch.zeros(1, 2, 10)
+    rules(suppressed=(), unk_penalty=0.5).at([Row(0, [4, 2], limit=9)], [0]).restrict(log_probs)
+    assert log_probs[0, :, 3].tolist() == [-0.5, -0.5] and log_probs[0, :, 4].tolist() == [0, 0]

@@ -20,7 +20,7 @@ from fairseq_paradec.lab.analysis import page as pages
 from fairseq_paradec.lab.analysis import trace_text, viewer
 from fairseq_paradec.lab.analysis.raster_plot import maps
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
-from fairseq_paradec.lab.analysis.trace_view import EOS, OPEN, Origin, Pass, Sentence
+from fairseq_paradec.lab.analysis.trace_view import EOS, Origin, Pass, Sentence, State
 from fairseq_paradec.lab.commands import trace as command
 
 LETTERS = {"previous": "p", "accepted": "a", "rescued": "r", "bifurcation": "b", "bonus": "+"}
@@ -196,7 +196,7 @@ def test_origins_in_another_order_have_directions():
     found = [line[8:] for line in lines if " V " in line]
     assert found == ["+A · · +D ·", "A +B +C D ·", "A B C D +</s>"]
     states = [cell.state for cell in sentence.passes[0].verifier]
-    assert states == ["bonus", OPEN, OPEN, "bonus", OPEN]
+    assert states == ["bonus", State.OPEN, State.OPEN, "bonus", State.OPEN]
 
 
 # ---- the command -------------------------------------------------------------------------------

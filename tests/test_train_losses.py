@@ -62,6 +62,39 @@ def test_the_lean_loss_is_fairseqs(ignored: int, order: str | None) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("ignored", "order"), [(0, None), (1, None), (0, "ibdecoder")])
+def test_a_loss_of_sentence_means_is_the_obvious_one(ignored: int, order: str | None) -> None:
+    """--sentence-means: token by token, sentence by sentence; those of short ones weigh more."""
+    task = tiny_task()
+    model = (tiny_model(task) if order is None else tiny_reordered(task, order)).eval()
+    sample, smoothing = pairs(task), 0.1
+    criterion = LeanCrossEntropy(task, False, smoothing, ignored, sentence_means=True)
+    loss, size, logging = criterion(model, sample)
+    loss.backward()
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    scores = model(**sample["net_input"])[0].double().log_softmax(dim=-1)  # B×T×V
+    means, tokens = [], []
+    for each, targets in zip(scores, sample["target"].tolist(), strict=True):
+        losses = []
+        for at, word in zip(each[ignored:], targets[ignored:], strict=True):
+            if word != 1:
+                others = (at.sum() - at[word]) / (len(at) - 1)
+                losses.append(-(1 - smoothing) * at[word] - smoothing * others)
+                tokens.append(-float(at[word].detach()))
+        if losses:
+            means.append(sum(losses) / len(losses))
+    sum(means).backward()
+    assert size == logging["sample_size"] == len(scores)
+    assert float(loss.detach()) == pytest.approx(float(sum(means).detach()), rel=1e-5)
+    assert float(logging["nll_loss"]) == pytest.approx(sum(tokens), rel=1e-5)
+    wanted = [p.grad for p in model.parameters() if p.grad is not None]
+    for mine, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UsageError, match="^--sentence-means excludes --sentence-avg"):
+        LeanCrossEntropy(task, True, smoothing, sentence_means=True)
+
+
 #: Runs fairseq-train several times in one process; prints the heads that are drawn, and the ratios.
 TRAIN = """
 import json, sys

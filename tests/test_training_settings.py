@@ -1,5 +1,6 @@
 """What a preset means for an architecture, and the schedule, which follows the length."""
 
+import contextlib
 import json
 import tomllib
 
@@ -36,6 +37,19 @@ def pairs(tmp_path_factory):
     write_pairs(folder, [4 + i % 30 for i in range(3000)])
     (folder / "it's a model.pt").touch()
     return folder
+
+
+@contextlib.contextmanager
+def images_if(arch, folder, side=8, channels=1):
+    """What makes a data folder one of images, if the architecture is for them."""
+    sizes = folder / "sizes.json"
+    if "image" in arch:
+        large = {"height": side, "width": side, "channels": channels}
+        sizes.write_text(json.dumps({"hr": large}))
+    try:
+        yield
+    finally:
+        sizes.unlink(missing_ok=True)
 
 
 def flags(made):
@@ -125,19 +139,15 @@ LINEAR = "lr-scheduler=polynomial_decay"
 )
 def test_settings(pairs, given, expected):
     """Of each name what it must have, of a !name that it must not be there; V is a model's file."""
-    model, sizes = pairs / "it's a model.pt", pairs / "sizes.json"
-    if "image" in given:
-        sizes.write_text(json.dumps({"hr": {"height": 32, "width": 32, "channels": 3}}))
+    model = pairs / "it's a model.pt"
     words, _, more = given.partition(" -- ")
     words = [str(model) if word == "V" else word for word in words.split()]
     named = {k[2:].replace("-", "_"): v for k, v in zip(words[::2], words[1::2])}
     numbers = {k: int(v) for k, v in named.items() if v.isdecimal()}
     start = {"start_from": model} if "start_from" in named else {}
     after = [str(model) if word == "V" else word for word in more.split()]
-    try:
+    with images_if(given, pairs, side=32, channels=3):
         found = flags(plan(Request(pairs, **(named | numbers | start), flags=after), 0))
-    finally:
-        sizes.unlink(missing_ok=True)
     for setting in expected.split():
         name, is_there, value = setting.lstrip("!").partition("=")
         got = found.get(name, "none").replace(str(model), "V")
@@ -162,11 +172,8 @@ def test_a_batch_is_a_batch_whatever_the_device_and_the_processes(pairs, gpus, p
 def test_the_schedule_follows_the_length(pairs, arch, preset):
     """A tenth of warm-up at most, but where a paper has more; a fall that ends with the run."""
     start = pairs / "it's a model.pt" if start_of(arch) else None
-    (pairs / "sizes.json").unlink(missing_ok=True)
-    if "image" in arch:
-        (pairs / "sizes.json").write_text('{"hr": {"height": 8, "width": 8, "channels": 1}}')
     share = 0.225 if arch == "double_token" and preset in ("base", "big") else 0.1
-    try:
+    with images_if(arch, pairs):
         for length in ({}, {"updates": 600}, {"epochs": 3}):
             made = plan(Request(pairs, preset, arch, start, **length), 0)
             found = flags(made)
@@ -177,21 +184,14 @@ def test_the_schedule_follows_the_length(pairs, arch, preset):
             assert found.get("total-num-update") == (str(made.updates) if falls else None)
             small = preset in ("tiny", "small") and kind_of(arch) not in ("translation", "images")
             assert falls == (small or arch == "shallow_decoder")
-    finally:
-        (pairs / "sizes.json").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(("arch", "preset"), EVERY)
 def test_fairseq_knows_every_flag_and_the_file_every_word(pairs, arch, preset):
     register()
     start = DEMO / "model.pt" if start_of(arch) else None  # whose settings are read
-    sizes = pairs / "sizes.json"
-    if "image" in arch:
-        sizes.write_text('{"hr": {"height": 8, "width": 8, "channels": 1}}')
-    try:
+    with images_if(arch, pairs):
         made = plan(Request(pairs, preset, arch, start, updates=600), 0)
-    finally:
-        sizes.unlink(missing_ok=True)
     words = [word for line in made.lines if line[0] not in NOT_FLAGS for word in line]
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, [str(pairs), *words])

@@ -1,7 +1,5 @@
 """Common parts of the parsers: types of arguments, and the end of a command."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc
@@ -19,6 +17,9 @@ from ..output import printable, whole_lines
 
 #: Threads of a process.
 MOST_THREADS = 1024
+
+#: Sizes of random weights; see lab/measure/passes/models.py.
+ARCH_SIZES = ("tiny", "small", "base", "big", "nllb-600m", "nllb-3.3b")
 
 
 def whole_number(text: str) -> int:
@@ -76,13 +77,13 @@ def declare_sized_model(parser: argparse.ArgumentParser, engines: str) -> None:
     add("--path", help="checkpoint of a Transformer")
     add(
         "--arch-size",
-        choices=("tiny", "small", "base", "big", "nllb-600m"),
+        choices=ARCH_SIZES,
         help="instead of --path: random weights of this size",
     )
     add(
         "--vocabulary",
         type=whole_number,
-        help="with --arch-size (default: 7944; of nllb-600m 256206)",
+        help="with --arch-size (default: 7944; of nllb-* 256206)",
     )
     add("--drafter-path", help="with --path: a drafter of it, or heads; --arch-size has its own")
     add(
@@ -144,12 +145,12 @@ def run(name: str, command: Callable[[], int]) -> int:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Log errors alone, so that a command prints only its table.
+def quiet(level: int = logging.WARNING) -> Iterator[None]:
+    """Log only what is above a level, so that a command prints its table alone.
 
     Generators log a closing line, and audits every sentence that differs.
     """
-    logging.disable(logging.WARNING)
+    logging.disable(level)
     try:
         yield
     finally:

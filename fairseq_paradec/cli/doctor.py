@@ -4,8 +4,6 @@ Nothing is decoded or written. Each decoder is built for the model as fairseq-ge
 that a refusal is the one that it would give.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 The folder's model is fairseq's: every decoder, fairseq-generate and fairseq-interactive take it.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from shlex import quote

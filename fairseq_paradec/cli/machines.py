@@ -1,7 +1,5 @@
 """Who does the parts of a corpus: this process, several of this machine, or a Ray cluster."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging

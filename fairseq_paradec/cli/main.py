@@ -8,8 +8,6 @@ command does not need the package's tasks and models; ``set_defaults(flags=[])``
 after ``--`` as ``args.flags``.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import importlib.util

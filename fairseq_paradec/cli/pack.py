@@ -5,8 +5,6 @@ files are copied, and loaded once to see that they fit each other. With OUT the 
 all files then lie, only paradec.json is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ LibreTranslate's API (POST /translate), POST /v1/translations with streams, GET 
 paradec translate, whatever is decoded beside it. SIGTERM and Ctrl-C finish what was accepted.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from pathlib import Path

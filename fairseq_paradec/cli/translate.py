@@ -8,8 +8,6 @@ are printed as soon as they and those before them are finished, so that Ctrl-C k
 texts, whose markup stays.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
@@ -167,7 +165,7 @@ def print_texts(args: argparse.Namespace) -> None:
             print(note, file=sys.stderr)
 
 
-def load(args: argparse.Namespace) -> Translator:
+def load(args: argparse.Namespace) -> "Translator":
     """Load the model folder."""
     import torch
 

@@ -1,7 +1,5 @@
 """paradec translate --out: corpora in parts, on one machine or a cluster."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What ``paradec --version`` prints: versions, the engine, and where its library lies."""
 
-from __future__ import annotations
-
 import platform
 
 from .. import __version__

@@ -4,8 +4,6 @@ A rule counts the accepted tokens of a draft, and from that the tokens that a pa
 Rules are pure functions.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drafters that write token by token: one continuation, or a tree of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """``--audit``: every output is compared with fairseq's own search of the same beam."""
 
-from __future__ import annotations
-
 import logging
 import math
 from itertools import pairwise, zip_longest
@@ -38,7 +36,7 @@ class Audit:
         self.ties = 0
 
     @classmethod
-    def of(cls, models: list[Any], config: DecodingConfig, context: Any, beam: int = 1) -> Audit:
+    def of(cls, models: list[Any], config: DecodingConfig, context: Any, beam: int = 1) -> "Audit":
         """Return the judge of a decoder: see ``methods/base.py``'s Decoder for the arguments."""
         return cls(
             models,

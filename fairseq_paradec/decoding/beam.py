@@ -1,7 +1,5 @@
 """Beam search by steps of z words, vectorised over sentences and their hypotheses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -50,7 +48,12 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """A search over the hypotheses of a batch."""
+    """A search over the hypotheses of a batch.
+
+    fairseq's ends with a sentence's B-th finished hypothesis. ``results.settled`` is the bound of
+    IBDecoder's authors: B are finished, and the best live one, divided by the largest length, ranks
+    below them. Then the B are the best of all that the search would finish before its limit.
+    """
 
     scorer: Scorer  # of the models, with a StepScorer for each
     # the models' target order; the value by which finished hypotheses are compared; and whether to
@@ -99,17 +102,20 @@ class BeamSearch:
             written += z
             # 3. Ended hypotheses leave the beam. Only here the host reads what was computed.
             ended, alive = (self._on_host(candidates, best) for candidates in step)
-            goes_on = np.isfinite(alive.totals).any(axis=1)
+            most = np.where(np.isfinite(alive.totals), alive.totals, -np.inf).max(axis=1)
             for row in live:
                 passes[row.index] += 1
             for s, hypos in _ended(ended, steps, rules.eos).items():
-                done = finished[live[s].index]
-                done += sorted(hypos, key=self.results.rank, reverse=True)[: beam - len(done)]
+                self.results.add(finished[live[s].index], hypos, beam)
             # 4. The others are the next beam; finished sentences leave the batch.
             stay = [
                 s
                 for s, row in enumerate(live)
-                if len(finished[row.index]) < beam and written <= row.limit and goes_on[s]
+                if written <= row.limit
+                and most[s] > -np.inf
+                and self.results.goes_on(
+                    finished[row.index], beam, float(most[s]), (written + 1, row.limit + 1)
+                )
             ]
             if not stay:
                 break
@@ -133,7 +139,7 @@ class BeamSearch:
         scorer, order = self.scorer, self.results.order
         writes = isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection)
         alike = not (order.vanilla_mask or order.independent_directions)
-        return writes and alike and not self.results.record_tokens
+        return writes and alike and not (self.results.record_tokens or self.results.settled)
 
     def _search(
         self, rows: Sequence[Row], rules: TokenRules
@@ -142,8 +148,8 @@ class BeamSearch:
         assert isinstance(self.scorer, ChunkScorer)
         order = self.results.order
         starts = order.start(self.bos, rules.start)
-        penalty = self.results.len_penalty if self.results.normalise else None
-        how = Searching(starts, self.beam_size, self.count, penalty, order.double_token)
+        divisor = self.results.divisor
+        how = Searching(starts, self.beam_size, self.count, divisor, order.double_token)
         found = self.scorer.search(rules.at(rows), how)
         return list(map(hypotheses_of, found)), [one.passes for one in found]
 

@@ -15,8 +15,6 @@ A step of the search reads nothing but the live hypotheses, their scores, and th
 behind each of them. The replay has the same three, so it is the search, whatever was drafted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,13 +1,14 @@
 """How many steps the drafts of a beam have: as many as pay, by what rounds cost here.
 
 A round with drafts of d steps costs d passes of the drafter and one of the model, over all nodes:
-a straight line over d. It replaces as many passes of the plain search as it takes steps. A drafted
-step is kept with about the same chance wherever it is, so a round takes 1 + r + r^2 + ... + r^d.
+a straight line over d. It replaces as many passes of the plain search as it takes steps. Where the
+i-th drafted step is kept with chance r_i, given those before it, a round takes
+1 + r_1 + r_1·r_2 + ... + r_1·…·r_d.
 """
 
-from __future__ import annotations
-
+import itertools
 import logging
+import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,10 @@ MAX_RATIO = 0.98
 #: Before anything is observed: of 12 drafted steps 11 are kept, as with the small pair's model in
 #: int8 (docs/experiments.md).
 STEPS = (11, 12)
+#: How many observations of one place in a draft weigh as much as those of all places together.
+WEIGHT = 4
+#: So many batches of a size are decoded with drafts, and so many without, to see what is faster.
+BATCHES = 4
 
 
 class Costs(NamedTuple):
@@ -31,20 +36,34 @@ class Costs(NamedTuple):
     many: tuple[float, float]  # of one with long drafts
 
     def rounds(self, deepest: int = DEEPEST) -> list[float]:
-        """Return the seconds of a round by its depth; at 0 of a step of the plain search."""
+        """Return the seconds of a round by its depth; at 0 of a step of the plain search.
+
+        A round of fewer steps than the short drafts had costs what theirs did.
+        """
         (short, low), (long, high) = self.few, self.many
         slope = max(0.0, high - low) / (long - short) if long > short else 0.0
-        return [self.step, *(max(0.0, low + slope * (d - short)) for d in range(1, deepest + 1))]
+        return [self.step, *(low + slope * max(0.0, d - short) for d in range(1, deepest + 1))]
 
 
-def steps_kept(rate: float, deepest: int = DEEPEST) -> list[float]:
+class Spent(NamedTuple):
+    """What the first batches of a size have taken."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    steps: int = 0  # of the search
+
+    def step(self) -> float:
+        """Return the seconds of a step."""
+        return self.seconds / self.steps
+
+
+def steps_kept(rates: Iterable[float]) -> list[float]:
     """Return how many steps a round takes, by its depth from 0.
 
     Args:
-        rate: how often a drafted step is kept, where those before it are.
-        deepest: the last depth.
+        rates: how often the first drafted step is kept; the second, where the first is; and so on.
     """
-    return [sum(rate**i for i in range(depth + 1)) for depth in range(deepest + 1)]
+    return list(itertools.accumulate(itertools.accumulate([1.0, *rates], operator.mul)))
 
 
 def choose_depth(costs: Sequence[float], kept: Sequence[float]) -> int:
@@ -63,7 +82,8 @@ class Depths:
     """The depths for one decoder's batches.
 
     Costs are measured once for each size of batch, a power of two; how many steps are kept is
-    counted over all batches so far.
+    counted over all batches so far. Where drafts should pay, the first batches of a size are
+    decoded with drafts and without in turn; if drafts were not faster, no later batch has any.
 
     Attributes:
         costs: what was measured, by size of batch.
@@ -72,7 +92,8 @@ class Depths:
     def __init__(self, name: str) -> None:
         self._name = name
         self.costs: dict[int, Costs] = {}
-        self._kept, self._drafted = STEPS
+        self._kept, self._tried = [0] * DEEPEST, [0] * DEEPEST  # drafted steps, by their place
+        self._spent: dict[tuple[int, bool], Spent] = {}  # by size, and whether there were drafts
         self._said = False
 
     def knows(self, sentences: int) -> bool:
@@ -85,8 +106,14 @@ class Depths:
 
     def choose(self, sentences: int) -> int:
         """Return the depth for a batch of a known size; 0: the plain search is to decode it."""
-        rate = self._kept / self._drafted
-        depth = choose_depth(self.costs[_size(sentences)].rounds(), steps_kept(rate))
+        size = _size(sentences)
+        depth = choose_depth(self.costs[size].rounds(), steps_kept(self.rates()))
+        if depth > 0:
+            plain, drafted = (self._spent.get((size, drafts), Spent()) for drafts in (False, True))
+            if plain.batches < min(drafted.batches, BATCHES):
+                return 0
+            if drafted.batches >= BATCHES and drafted.step() > MAX_RATIO * plain.step():
+                depth = 0
         if depth == 0 and not self._said:
             self._said = True
             logger.info(
@@ -94,15 +121,38 @@ class Depths:
                 " of drafted steps are kept); --block-size drafts nevertheless",
                 self._name,
                 sentences,
-                100 * rate,
+                100 * self._rate(),
             )
         return depth
+
+    def rates(self) -> list[float]:
+        """Return how often drafted steps are kept where those before them are, by their place.
+
+        A place that was seldom tried has nearly the rate of all.
+        """
+        rate = self._rate()
+        both = zip(self._kept, self._tried, strict=True)
+        return [(kept + WEIGHT * rate) / (tried + WEIGHT) for kept, tried in both]
+
+    def _rate(self) -> float:
+        """Return how often a drafted step is kept, wherever it is."""
+        return (STEPS[0] + sum(self._kept)) / (STEPS[1] + sum(self._tried))
 
     def observe(self, rounds: Iterable[tuple[int, int]]) -> None:
         """Count rounds: of each the drafted steps, and those that it took."""
         for depth, steps in rounds:
-            self._kept += steps - 1
-            self._drafted += min(steps, depth)  # the first wrong one is the last that was tried
+            for place in range(min(steps, depth, DEEPEST)):  # the first wrong one is the last
+                self._tried[place] += 1
+                self._kept[place] += place < steps - 1
+
+    def took(self, sentences: int, depth: int, seconds: float, steps: int) -> None:
+        """Count one of the first batches: its drafts' depth, its time, and the search's steps."""
+        which = _size(sentences), depth > 0
+        before = self._spent.get(which, Spent())
+        if before.batches < BATCHES:
+            self._spent[which] = Spent(
+                before.batches + 1, before.seconds + seconds, before.steps + steps
+            )
 
 
 def _size(sentences: int) -> int:

@@ -1,7 +1,5 @@
 """What drafters share: the block size of each row, and drafting from a model's scores."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Sequence
 from typing import Any

@@ -8,8 +8,6 @@ Source: prompt lookup decoding (Saxena 2023) with the earlier output in the plac
 the acceptance rule and the loop are those of every drafter, so the output is greedy search's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ..row import Row

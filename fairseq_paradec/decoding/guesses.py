@@ -1,7 +1,5 @@
 """Guesses of a block's tokens: the last pass's predictions, then first guesses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..errors import option_error

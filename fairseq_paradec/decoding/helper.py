@@ -1,7 +1,5 @@
 """Checks that the checkpoint of ``--drafter-path`` fits the models of ``--path``."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """fairseq's hypotheses, in the layout that its commands expect from a generator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Every method of this package is this loop with its own drafter and acceptance ru
 batch advance independently; a finished row leaves the batch.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -22,7 +20,7 @@ from .trace import PassDetails
 from .trees import Nodes, Trees, branches, pick, plant
 
 if TYPE_CHECKING:
-    from ..engine.masks import Mask
+    from ..engine.scorers import Scorer
 
 
 class Proposal(NamedTuple):
@@ -122,16 +120,6 @@ class Verifier(Protocol):
         """Pick rows."""
 
 
-class TreeVerifier(Verifier, Protocol):
-    """With those that drafts of trees need."""
-
-    def step(self, tokens: Tensor, mask: Mask = "causal") -> Any:
-        """Run a pass over one chunk, B×R."""
-
-    def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
-        """Keep one path of each row's tree."""
-
-
 def no_draft(num_rows: int) -> Proposal:
     """Propose no tokens, so that a pass predicts the next token of each row."""
     return Proposal([[] for _ in range(num_rows)], [1] * num_rows)
@@ -156,7 +144,7 @@ def draft_and_verify(
 
     Args:
         scorer: the verifier; ``encode`` has been called for these rows, in this order. Drafts of
-            trees need a TreeVerifier.
+            trees need a Scorer.
         rows: the sentences, with no committed tokens.
         drafter: proposes tokens.
         acceptance: counts the accepted and committed tokens.
@@ -244,7 +232,7 @@ def _score(
         assert confidences is not None
         nodes = list(map(Nodes, drafts, parents, confidences))
         trees = plant(nodes, starts_of(rows), rules.device)
-        hidden = cast(TreeVerifier, scorer).step(chunk, trees.mask)
+        hidden = cast("Scorer", scorer).step(chunk, trees.mask)
         paths, where, scored, log_probs = branches(
             scorer, hidden, rules, rows, trees, acceptance, whole
         )
@@ -277,7 +265,7 @@ def _roll_back(
         scorer.keep(starts_of(rows))
         return None
     paths = [row[:count] for row, count in zip(seen.branches, num_accepted, strict=True)]
-    cast(TreeVerifier, scorer).gather(*seen.trees.slots(paths))
+    cast("Scorer", scorer).gather(*seen.trees.slots(paths))
     return paths
 
 

@@ -1,7 +1,5 @@
 """Provenance of an output, a part of every record: lossless or not, engine, weights, versions."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import platform

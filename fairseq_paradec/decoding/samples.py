@@ -1,7 +1,5 @@
 """Parts of fairseq's batches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ The loop needs no other rule for this than ExactMatch: at each position the veri
 accepted draft or its replacement, which differs from the draft because p < q there.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

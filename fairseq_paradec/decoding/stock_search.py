@@ -3,8 +3,6 @@
 No other file of ``decoding`` and ``methods`` imports fairseq.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

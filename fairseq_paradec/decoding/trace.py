@@ -1,7 +1,5 @@
 """What a trace shows of a pass, from the tensors of the pass."""
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING
 
@@ -23,7 +21,7 @@ class PassDetails:
     """
 
     def __init__(
-        self, log_probs: Tensor, scored: Scored, confidences: list[list[float]] | None = None
+        self, log_probs: "Tensor", scored: "Scored", confidences: list[list[float]] | None = None
     ) -> None:
         assert scored.draft_scores is not None and scored.draft_ranks is not None
         top = log_probs.topk(2)

@@ -6,8 +6,6 @@ parent of -1 is the last committed token. Nodes are taken by the drafter's proba
 to them, so a tree of N nodes has the N most likely paths.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Sequence
@@ -200,7 +198,7 @@ def branches(
     scorer: Any,
     hidden: Any,
     rules: TokenRules,
-    rows: Sequence[Row],
+    rows: "Sequence[Row]",
     trees: Trees,
     acceptance: ExactMatch,
     whole: bool,

@@ -1,7 +1,5 @@
 """Greedy writing, or sampling, token by token: of a drafter, and of native greedy search."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,8 +1,7 @@
 """Finished hypotheses of a beam search, in the formats of fairseq and of the reports."""
 
-from __future__ import annotations
-
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,15 +44,44 @@ class Results:
     longest: int | None
     record_tokens: bool  # keep each pass's tokens, for a trace
     formula: str = "fairseq"  # ``fairseq``, or ``google``: the length is (5 + length) / 6
+    # search on until no live hypothesis can rank among the finished ones; or until enough are
+    settled: bool = False
 
     def rank(self, hypo: Written) -> float:
         """Return a hypothesis' score, normalised by its length with ``</s>``."""
+        return hypo.score / self.divisor(len(hypo.words) + 1)
+
+    def divisor(self, length: int) -> float:
+        """Return what the score of an output of this length, with ``</s>``, is divided by."""
         if not self.normalise:
-            return hypo.score
-        length = len(hypo.words) + 1
-        if self.formula == "google":
-            return hypo.score / ((5 + length) / 6) ** self.len_penalty
-        return hypo.score / length**self.len_penalty
+            return 1.0
+        counted = (5 + length) / 6 if self.formula == "google" else length
+        return counted**self.len_penalty
+
+    def add(self, finished: list[Written], new: Sequence[Written], beam_size: int) -> None:
+        """Add a step's hypotheses to a sentence's, of which it keeps ``beam_size``."""
+        finished += sorted(new, key=self.rank, reverse=True)
+        if self.settled:
+            finished.sort(key=self.rank, reverse=True)
+        del finished[beam_size:]
+
+    def goes_on(
+        self, finished: Sequence[Written], beam_size: int, best: float, lengths: tuple[int, int]
+    ) -> bool:
+        """Return whether a sentence is searched on; a finished one of equal rank comes first.
+
+        Args:
+            finished: its hypotheses so far; see ``add``.
+            beam_size: how many it is to have.
+            best: the score of its best live hypothesis, to which no word adds anything.
+            lengths: the least and the greatest that a live hypothesis can get, with ``</s>``.
+        """
+        if len(finished) < beam_size:
+            return True
+        if not self.settled:
+            return False
+        bound = max(best / self.divisor(length) for length in lengths)
+        return bound > self.rank(finished[-1])
 
     def fill(
         self, row: Row, finished: list[Written], passes: int, device: torch.device, beam_size: int

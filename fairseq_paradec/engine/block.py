@@ -1,7 +1,5 @@
 """BlockScorer: a block_nat model's decoder, over a prefix's new tokens and a block of masks."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Cache: keys and values of a batch's source and of its decoded tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ predecessors are cached. The rows of a batch may have different numbers of cache
 rolls back to its own length. Every method of this package runs on it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,7 +114,7 @@ class ChunkScorer:
         found: Packed | str
         level, name = logging.INFO, type(self.given).__name__
         try:
-            found = packed(self.given, type(self).__name__, dtype, lambda: self._gather("plain"))
+            found = packed(self.given, dtype, lambda: self._gather("plain"))
         except NativeUnavailable as error:
             found, level = f"the native library is not there: {error}", logging.WARNING
         if isinstance(found, Packed):
@@ -206,7 +204,7 @@ class ChunkScorer:
         self._gather_weights()
         self._start(encoder_out)
 
-    def join(self, other: ChunkScorer) -> None:
+    def join(self, other: "ChunkScorer") -> None:
         """Take the cache of another scorer of this model, which has encoded and picks its rows.
 
         Native caches are fp32, whatever the weights are. If a scorer is torch's, this one gets a
@@ -294,7 +292,7 @@ class ChunkScorer:
 
     def search_drafts(
         self,
-        drafter: ChunkScorer,
+        drafter: "ChunkScorer",
         projection: Projection,
         at: Positions,
         how: Searching,

@@ -1,7 +1,5 @@
 """The decoder's pass over a chunk: a function of weights, a cache and tokens."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -9,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .cache import Cache
-from .layers import DecoderLayer, Written
+from .layers import CachedKeys, DecoderLayer
 from .masks import Mask, Tree, attention_bias
 from .weights import Form, Linear, Map, Norm
 
@@ -65,7 +63,7 @@ def decoder_pass(
     positions = mask.positions() if isinstance(mask, Tree) else place.positions
     x = embed(weights, tokens, positions, cache.source_vectors)
     for index, layer in enumerate(weights.layers):
-        written = Written(cache.keys[index], place.where, place.end)
+        written = CachedKeys(cache.keys[index], place.where, place.end)
         x = run_layer(layer, x, written, bias, cache.source[index], cache.source_bias)
     return finish(weights, x)
 
@@ -133,7 +131,7 @@ def _soft_copy(
 def run_layer(
     layer: DecoderLayer,
     x: Tensor,
-    written: Written,
+    written: CachedKeys,
     bias: Tensor | None,
     source: Tensor,
     source_bias: Tensor | None,

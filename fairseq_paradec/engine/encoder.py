@@ -5,8 +5,6 @@ gathers the weights once, in the fastest memory layout, and computes query, key 
 product.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gather a fairseq decoder's weights for passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -4,8 +4,6 @@ The models that the scorers support; others raise an error that names them. The 
 LeanEncoder computes; others run as fairseq's. Positions and activations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sublayers of encoder and decoder layers, as functions of their weights."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
@@ -10,8 +8,8 @@ from torch import Tensor
 from .weights import Form, Map, Norm, gather_norm, join
 
 
-class Written(NamedTuple):
-    """Where a chunk's keys and values are written."""
+class CachedKeys(NamedTuple):
+    """A layer of the cache, and where a chunk's keys and values are written in it."""
 
     keys: Tensor  # B×T×2×H×Dh, keys and values of one layer; written to
     where: tuple[Any, Any]  # the chunk's rows and slots in ``keys``, as an index
@@ -27,7 +25,7 @@ class SelfAttention(NamedTuple):
     qkv: Map  # query, key and value in one matrix, 3D×D
     out: Map
 
-    def __call__(self, x: Tensor, bias: Tensor | None, cached: Written | None = None) -> Tensor:
+    def __call__(self, x: Tensor, bias: Tensor | None, cached: CachedKeys | None = None) -> Tensor:
         """Attend, B×K×D -> B×K×D.
 
         Args:

@@ -5,8 +5,6 @@ before it in its own block, and to a fixed number before the block. An image has
 tokens, and each attends to a few hundred; older keys and values are overwritten.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

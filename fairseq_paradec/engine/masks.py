@@ -13,8 +13,6 @@ A mask is one of these:
 - a Tree: a token attends to its own path.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

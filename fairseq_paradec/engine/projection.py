@@ -1,7 +1,5 @@
 """The output projection: scores of the whole vocabulary, or of a shortlist, from hidden states."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -92,7 +90,7 @@ class Projection(NamedTuple):
         """Whether the native library writes several tokens in one call with this projection."""
         return False
 
-    def of(self, weight: Tensor, bias: Tensor | None, form: str | None) -> Projection:
+    def of(self, weight: Tensor, bias: Tensor | None, form: str | None) -> "Projection":
         """Return the projection to other words; ``form``: of native weights, None: as these."""
         return self._replace(linear=make_map(weight, bias, self.form))
 

@@ -1,7 +1,5 @@
 """Scorer, the interface of the decoding loop to models, and the choice of a model's scorer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Engine: what computes passes, and in which dtype."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +13,6 @@ from .watch import Watch
 from .weights import Form, best_form
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-# Of native drafting. Verification makes up for rounding, so a draft needs no precision.
-DRAFTS = "int8"
 
 # Names of dtypes; only tests use fp64.
 _NAMES = {dtype: name for name, dtype in DTYPES.items()} | {torch.float64: "fp64"}

@@ -1,7 +1,5 @@
 """StepScorer: ChunkScorer for models that write several tokens per step in another order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from .chunk import ChunkScorer

@@ -1,7 +1,5 @@
 """Watch: notices that a model's weights have changed, in tens of microseconds."""
 
-from __future__ import annotations
-
 import ctypes
 from operator import attrgetter
 from typing import Any

@@ -1,7 +1,5 @@
 """Linear maps and norms, with weights in the memory layout that suits passes over chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 

@@ -5,8 +5,6 @@ Its tokens are its intensities, 0 to 255, from the top row to the bottom one, in
 to right, and in each pixel red, green, blue. This module does not depend on models.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct
@@ -314,7 +312,7 @@ def _check_channels(channels: int) -> None:
         raise option_error("channels", channels, "1 (grey) or 3 (RGB)")
 
 
-def _more_than_an_image(file: Image.Image) -> str | None:
+def _more_than_an_image(file: "Image.Image") -> str | None:
     """Return the property of a file that 8-bit grey or RGB cannot hold; None if there is none."""
     if file.mode not in ("RGB", "L"):
         return f"mode {file.mode}"

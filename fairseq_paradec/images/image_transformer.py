@@ -13,8 +13,6 @@ encoder has the Transformer's full attention, since its input is small.
 | p_2 .. p_k (Stern et al.)                | the heads of ``blockwise_image_transformer``      |
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -32,13 +30,14 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from ..config import flag
 from ..errors import option_error
 from ..plugin.models.blockwise_transformer import (
     BlockwiseDecoder,
     BlockwiseTransformer,
     register_sizes,
 )
-from ..plugin.models.building import SIZES, set_sizes
+from ..plugin.models.building import SIZES, refuse_options, set_sizes
 from ..plugin.models.reordered_transformer import sinusoids
 from . import Size
 
@@ -263,7 +262,7 @@ class ImageTransformer(TransformerModel):
         )
 
     @classmethod
-    def build_model(cls, args: Any, task: Any) -> ImageTransformer:
+    def build_model(cls, args: Any, task: Any) -> "ImageTransformer":
         """Build the model; a new one is for images of the task's sizes.
 
         Raises:
@@ -314,8 +313,7 @@ def _check_options(args: Any) -> None:
         if given is None:
             setattr(args, name, min(DEFAULT_SPAN, most))
         elif type(given) is not int or given < least:
-            flag = "--" + name.replace("_", "-")
-            raise option_error(flag, given, f"a whole number from {least} up")
+            raise option_error(flag(name), given, f"a whole number from {least} up")
     refused = (
         "encoder_learned_pos",
         "decoder_learned_pos",
@@ -324,11 +322,7 @@ def _check_options(args: Any) -> None:
         "no_cross_attention",
         "decoder_xformers_att_config",
     )
-    for name in refused:
-        given = getattr(args, name, None)
-        if given:
-            flag = "--" + name.replace("_", "-")
-            raise option_error(flag, given, "--arch image_transformer without it")
+    refuse_options(args, refused, "--arch image_transformer without it")
 
 
 # ---- heads --------------------------------------------------------------------------------------

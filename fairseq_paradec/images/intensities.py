@@ -1,7 +1,5 @@
 """Intensities of images as words of a fairseq dictionary."""
 
-from __future__ import annotations
-
 from fairseq.data import Dictionary
 
 from . import PEAK

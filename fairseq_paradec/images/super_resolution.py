@@ -1,11 +1,11 @@
 """Super-resolution (Stern et al. 2018, section 7.2): pairs of images, each one a sentence."""
 
-# No "from __future__ import annotations" and no "int | None": see flags.py.
+# No "int | None": see flags.py.
 # ruff: noqa: UP045
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import numpy as np
@@ -15,7 +15,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from .. import images
-from ..config import DecodingConfig, flag
+from ..config import flag
 from ..errors import UsageError, excludes, option_error
 from ..plugin.tasks import loading
 from ..plugin.tasks.flags import ParallelTranslationConfig, set_options
@@ -145,42 +145,17 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
 
     # ---- decoding ------------------------------------------------------------------------------
 
-    def build_generator(
-        self,
-        models: Sequence[Any],
-        args: Any,
-        seq_gen_cls: Any = None,
-        extra_gen_cls_kwargs: dict[str, Any] | None = None,
-        prefix_allowed_tokens_fn: Any = None,
-    ) -> Any:
-        """Build the generator that ``--decoding`` names; its outputs are whole images.
-
-        Raises:
-            UsageError: see ParallelDecodingMixin, or a limit does not fit an image.
-        """
-        set_options(args, self._limits(args))
-        extra = self._suppressing(extra_gen_cls_kwargs or {})
-        return super().build_generator(models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn)
-
-    def build_decoder(self, models: Sequence[Any], config: DecodingConfig, **context: Any) -> Any:
-        """Build the decoder that a config names; its outputs are whole images.
-
-        Raises:
-            UsageError: see ParallelDecodingMixin, or a limit does not fit an image.
-        """
-        config = replace(config, **self._limits(config))
-        return super().build_decoder(models, config, **self._suppressing(context))
-
-    def _suppressing(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a decoder's context in which ``<s>`` is suppressed, which is no intensity.
+    def own_context(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Suppress ``<s>``, which is no intensity.
 
         fairseq does not suppress ``<unk>`` this way; an infinite penalty does.
         """
-        symbols = {*given.get("tokens_to_suppress", ()), self.tgt_dict[self.tgt_dict.bos()]}
-        return {**given, "tokens_to_suppress": tuple(sorted(symbols))}
+        context = super().own_context(given)
+        symbols = {*context.get("tokens_to_suppress", ()), self.tgt_dict[self.tgt_dict.bos()]}
+        return context | {"tokens_to_suppress": tuple(sorted(symbols))}
 
-    def _limits(self, args: Any) -> dict[str, Any]:
-        """Return fairseq's limits: the length of one image.
+    def own_limits(self, asked: Any) -> dict[str, Any]:
+        """Return the length of one image, as fairseq's limits.
 
         Raises:
             UsageError: the options set other limits.
@@ -189,7 +164,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
         count = size.num_tokens
         limits = {"max_len_a": 0, "max_len_b": count, "min_len": count, "unkpen": math.inf}
         for name, wanted in limits.items():
-            given = getattr(args, name, None)
+            given = getattr(asked, name, None)
             if given not in (None, IDLE_LIMITS[name], wanted):
                 raise option_error(
                     flag(name),
@@ -197,7 +172,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
                     f"nothing, or {wanted}: an image of {size} has {count} intensities and no "
                     "other tokens",
                 )
-        if getattr(args, "match_source_len", False):
+        if getattr(asked, "match_source_len", False):
             raise excludes("--match-source-len", True, "images, whose outputs are larger")
         return limits
 

@@ -1,7 +1,5 @@
 """Settings of the lab's commands: frozen dataclasses, made once of a command's arguments."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Sequence

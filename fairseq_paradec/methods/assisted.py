@@ -15,8 +15,6 @@ A draft may be a tree (``draft_tree``; Miao et al. 2024). Beyond the papers: a d
 no longer pays (``draft_confidence``), and a drafter on the verifier's encoder encodes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

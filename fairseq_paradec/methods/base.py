@@ -1,7 +1,5 @@
 """Base classes of the methods: a decoder with a scorer and reports."""
 
-from __future__ import annotations
-
 import abc
 import math
 import time
@@ -24,7 +22,7 @@ from ..decoding.loop import Drafter, draft_and_verify
 from ..decoding.provenance import NATIVE, TORCH, provenance
 from ..decoding.sampling import Sampling
 from ..engine.scorers import Scorer, build_scorer
-from ..engine.settings import DRAFTS, Engine
+from ..engine.settings import Engine
 from ..errors import UsageError, excludes, nan_error, option_error
 from ..forks import Lock, computes
 from ..model_checks import attends_locally
@@ -88,7 +86,7 @@ class Decoder(abc.ABC):
         self.engine = Engine(config.engine_dtype, config.engine)
         self.scorer = self.make_scorer(models)
         if "drafter_dtype" in method.reads and config.drafter_dtype is None:
-            config = replace(config, drafter_dtype=DRAFTS if self.scorer.native else None)
+            config = replace(config, drafter_dtype=method.drafts if self.scorer.native else None)
             self.config = config
         self.record_tokens = config.retain_iter_history or config.trace_file is not None
         self.audit = None

@@ -1,7 +1,5 @@
 """Base of the beam searches over several words per step; a subclass extends the beams."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Sequence
 from typing import Any
@@ -55,6 +53,7 @@ class BeamDecoder(Decoder):
             self.config.deduplicate_ngrams,
             self.record_tokens,
             self.config.length_formula,
+            self.config.beam_stop == "settled",
         )
         count = max(self.most_words, 2 if self.record_tokens else 1)  # a trace has runners-up
         search = BeamSearch(

@@ -4,8 +4,6 @@ The output is that of fairseq's ``--beam N``: n-best lists, order and scores. Se
 ``decoding/beam_drafts.py`` for the algorithm, and docs/beam-drafts.md for its proof.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -157,7 +155,13 @@ class BeamAssistedDecoder(AssistedDecoder):
     ) -> tuple[list[list[Written]], list[list[Round]]]:
         """Search: natively in one call, where nothing is traced. See DraftedBeamSearch.run."""
         if depth == 0 or self._is_native(rules):
-            return self._search_at_once(rows, rules, depth)
+            begin = time.thread_time()
+            found, rounds = self._search_at_once(rows, rules, depth)
+            if self.depths is not None:
+                taken = time.thread_time() - begin
+                steps = max(sum(one.steps for one in each) for each in rounds)
+                self.depths.took(len(rows), depth, taken, steps)
+            return found, rounds
         part = self.projection.part(self.draft_scorer.projection, rules)
         count = min(self.beam_size + 1, len(self.words))
 

@@ -19,8 +19,6 @@ Heads that see the next token (``--heads-see-token``, beyond the paper) read it 
 committed it: the last committed token is p_1's choice at the state that the heads read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """build_decoder: from models and options to a decoder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

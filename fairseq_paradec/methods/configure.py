@@ -1,7 +1,5 @@
 """A DecodingConfig from a user's options, checked once, before decoding."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace

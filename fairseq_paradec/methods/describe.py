@@ -1,7 +1,5 @@
 """Help texts and tables of methods and flags, made from the registry and the option table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ..config import ENGINE_FLAGS, METHOD, METHOD_FLAGS, OPTIONS, REPORT_FLAGS, Option, flag

@@ -13,8 +13,6 @@ fairseq's score / length**lenpen, where the length is that of the output; the lo
 ``</s>`` is the sum over its EODs.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

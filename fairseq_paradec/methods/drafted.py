@@ -1,7 +1,5 @@
 """Base of the methods whose drafts come from a second model."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,6 +36,9 @@ class DraftedDecoder(ParallelDecoder):
         drafter.eval()  # returns None for a model that is prepared for inference
         self.drafter = self.helper = drafter
         self.draft_scorer = self.make_draft_scorer(drafter)
+        if config.drafter_dtype is None and not self.draft_scorer.native:  # has the verifier's
+            self.config, self.draft_engine = replace(self.config, drafter_dtype=None), self.engine
+            self.draft_scorer = self.make_draft_scorer(drafter)
         self.projection = DraftProjection(
             self.draft_scorer.model, config.drafter_shortlist, self.words
         )

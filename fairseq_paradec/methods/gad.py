@@ -15,8 +15,6 @@ token) is committed with it; tokens drafted after ``</s>`` are not verified; and
 trained on the verifier's own encoder, whose output then serves both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Greedy search, one token per pass: the baseline of the other methods, on the same scorer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -20,8 +20,6 @@ Beyond the paper: ``--jacobi-stop prefix`` commits tokens as soon as they are fi
 ``--jacobi-window sliding`` moves the block by the number of tokens that a pass commits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -16,10 +16,9 @@ with the words and the score up to it, so equal translations are one hypothesis.
 it is among the best B of all candidates of as many words, and the beam is refilled from those that
 continue. If a step finishes several, the best is taken; with a beam of 1, the first (greedy
 search). ``</s>`` is forbidden below ``--min-len`` only, not in the whole first step. Finished
-hypotheses rank by score / length**lenpen, or by --length-formula google.
+hypotheses rank by score / length**lenpen, or by --length-formula google. A search ends as fairseq's
+does, or by --beam-stop settled as the authors' (``BeamSearch``).
 """
-
-from __future__ import annotations
 
 import math
 

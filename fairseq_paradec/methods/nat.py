@@ -4,8 +4,6 @@ Every block is committed as the model fills it, without verification, so the out
 greedy search.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

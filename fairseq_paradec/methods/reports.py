@@ -1,7 +1,5 @@
 """The reports of a generator: ``--stats-file``, ``--trace-file`` and the closing lines."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Sequence

@@ -14,8 +14,6 @@ model as it is, so that outputs are greedy search's.
 Nothing is trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

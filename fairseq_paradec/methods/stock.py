@@ -1,7 +1,5 @@
 """fairseq's own search as a decoder, which measuring commands and auto_fast compare with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """fairseq's files, for other rooms: checkpoints, dictionaries, language pairs of data folders."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The routes."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json
@@ -17,6 +15,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from .. import __version__
@@ -32,6 +31,9 @@ from .work import Counts, Stream, aside, is_long, translate
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
+
+#: What nobody reads any more; the log has the status.
+GONE = (499, "the client has left")
 
 
 def make_app(settings: Settings, fleet: Fleet | None = None) -> ASGIApp:
@@ -70,6 +72,10 @@ def make_app(settings: Settings, fleet: Fleet | None = None) -> ASGIApp:
     async def refused(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, HTTPException)
         return error(fault.status_code, fault.detail, fault.headers)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, fault: Exception) -> Response:
+        return error(500, "internal error")  # the guard, to which it is raised, too, logs it
 
     Routes(fleet, scheduler, metrics, settings).add_to(app)
     outer: ASGIApp = app
@@ -309,7 +315,10 @@ class Routes:
 
 async def read(request: Request, model: type[M]) -> M:
     """Read the body of a request, JSON or a form."""
-    raw = await request.body()
+    try:
+        raw = await request.body()
+    except ClientDisconnect:
+        raise Refused(*GONE) from None
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_form = kind == bodies.FORM
     if kind.startswith("multipart/"):
@@ -336,7 +345,7 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Refused(499, "the client has left")
+            raise Refused(*GONE)
         return with_errors(task.result)
     finally:
         task.cancel()

@@ -1,7 +1,5 @@
 """What requests and answers hold, as the API's description shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """The models of a server, by languages."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 from collections.abc import Sequence
@@ -144,7 +142,8 @@ class Fleet:
         """
         sources = [source for source, other in self.models if other == target]
         if not sources:
-            raise LookupError(f"target: {target!r} is not supported")
+            allowed = ", ".join(sorted({other for _, other in self.models}))
+            raise LookupError(f"target: {target!r} is not supported; allowed: {allowed}")
         if len(sources) == 1 and self.detector is None:
             return sources[0], None
         for one in self.detect(text):

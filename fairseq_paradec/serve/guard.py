@@ -1,7 +1,5 @@
 """What every request meets first: limits, headers, counters and a line in the log."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging
@@ -64,7 +62,9 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begin, status = time.perf_counter(), 0
+        begin, status, method = time.perf_counter(), 0, scope["method"]
+        if method == "HEAD":  # answered as GET is; uvicorn leaves the body out
+            scope = {**scope, "method": "GET"}
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -98,7 +98,7 @@ class Guard:
             taken = time.perf_counter() - begin
             path = getattr(scope.get("route"), "path", "other")
             self.answered(path, status, taken)
-            logger.info("%s %s %d %.1f ms", scope["method"], path, status, 1000 * taken)
+            logger.info("%s %s %d %.1f ms", method, path, status, 1000 * taken)
 
     def _tell(self, fault: Exception) -> None:
         """Log a fault of ours; its message may hold a text."""

@@ -1,7 +1,5 @@
 """What ``/metrics`` tells, in Prometheus's form."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The page at ``/`` and the description of the API, read once: no request reaches the disk."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Awaitable, Callable

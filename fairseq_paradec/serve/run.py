@@ -1,7 +1,5 @@
 """The processes of a server: one, or several that listen at one address."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -126,6 +124,11 @@ def bound(settings: Settings) -> socket.socket:
     return listening
 
 
+def url_of(host: str, port: int) -> str:
+    """Return the address for a browser; one of IPv6 is in brackets there."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or Ctrl-C; requests that were accepted are finished first.
 
@@ -138,7 +141,7 @@ def serve(settings: Settings) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # idle connections are files, too
     with bound(settings) as listening:
         port = listening.getsockname()[1]
-        where = f"http://{settings.host}:{port}/"
+        where = url_of(settings.host, port)
         if settings.workers > 1:
             _serve_by_many(settings, listening, where)
             return

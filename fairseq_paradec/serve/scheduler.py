@@ -7,8 +7,6 @@ answered when it is done, while longer ones of its batch are written; others do 
 batch. Native passes compute a row to the last bit alike in any batch (docs/exactness.md).
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import math
@@ -285,7 +283,8 @@ class Scheduler:
                 self._decode(translator, [job])
             return
         end = time.perf_counter()
-        self._recent.append((len(batch), end - begin))
+        with self._changed:  # ``submit`` goes through them
+            self._recent.append((len(batch), end - begin))
         self.decoded(batch[0].way, found, end - begin)
         for job, one in zip(batch, found, strict=True):
             if not job.future.done():

@@ -1,7 +1,5 @@
 """What ``paradec serve`` is told, once for all its processes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any
@@ -60,7 +58,7 @@ class Settings:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Settings:
+    def from_json(cls, text: str) -> "Settings":
         """Read what ``as_json`` wrote."""
         told: dict[str, Any] = json.loads(text)
         lists = {name: tuple(told[name]) for name in ("models", "api_keys", "origins")}

@@ -1,7 +1,5 @@
 """From a request's texts to sentences that wait, and from their translations to the answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Checkpoints of a training run: read, mend, average."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys
@@ -112,7 +110,7 @@ def average(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return states[-1] | {"model": model, "last_optimizer_state": None}
 
 
-def mean(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def mean(name: str, tensors: "Sequence[torch.Tensor]") -> "torch.Tensor":
     """Return the mean of one weight; see ``average``."""
     import torch
 

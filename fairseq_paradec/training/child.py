@@ -1,7 +1,5 @@
 """fairseq-train in child processes: one, or one for each rank on a CPU."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import signal
@@ -40,7 +38,7 @@ class Signals:
         self._waits = False
         self._came: int | None = None
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> "Signals":
         self._before = {number: signal.signal(number, self._stop) for number in self.NUMBERS}
         return self
 

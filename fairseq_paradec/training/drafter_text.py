@@ -1,7 +1,5 @@
 """Raw text and a model's own translations of it as a data folder: what a drafter learns from."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
@@ -41,7 +39,7 @@ def made_of(texts: Sequence[Path], path: Path, folder: ModelFolder) -> dict[str,
     return settings | {"files": {name: checksum(path / name) for name in bare.files}}
 
 
-def write_sources(data: Path, texts: Sequence[Path], translator: Translator, record: Any) -> None:
+def write_sources(data: Path, texts: Sequence[Path], translator: "Translator", record: Any) -> None:
     """Write the text's different lines as the sources of a data folder: train, and valid.
 
     Args:
@@ -74,7 +72,7 @@ def write_sources(data: Path, texts: Sequence[Path], translator: Translator, rec
         partial.write_text(json.dumps(record), "utf-8")
 
 
-def _write_subsets(data: Path, lines: Iterable[str], translator: Translator, count: int) -> None:
+def _write_subsets(data: Path, lines: Iterable[str], translator: "Translator", count: int) -> None:
     """Write ``count`` lines as train and, evenly spaced, valid."""
     from fairseq.data import indexed_dataset
 
@@ -117,7 +115,7 @@ class Subset:
         translator: of the model folder.
     """
 
-    def __init__(self, data: Path, name: str, dest: Path, translator: Translator) -> None:
+    def __init__(self, data: Path, name: str, dest: Path, translator: "Translator") -> None:
         self.data, self.dest = data, dest
         self.model = str(translator.path / translator.folder.model)
         wanted = argparse.Namespace(

@@ -1,7 +1,5 @@
 """Training of a drafter by fairseq in this process: settings, estimate, and going on."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

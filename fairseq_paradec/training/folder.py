@@ -1,7 +1,5 @@
 """A run's folder: one process works in it, and its settings stay those that it began with."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import shlex

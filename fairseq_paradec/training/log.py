@@ -1,7 +1,5 @@
 """What fairseq-train logs as JSON: how far a run is, and its curve."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

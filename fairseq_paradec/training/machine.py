@@ -1,7 +1,5 @@
 """What a run should know of the machine: devices, bfloat16, and the child's environment."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

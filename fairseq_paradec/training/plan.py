@@ -1,7 +1,5 @@
 """From what a user asks for to the settings of a run: flags of fairseq-train, line by line."""
 
-from __future__ import annotations
-
 import argparse
 import filecmp
 import json

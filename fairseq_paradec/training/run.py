@@ -1,7 +1,5 @@
 """A run from settings to the averaged model: begun, gone on with, or finished already."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import tempfile

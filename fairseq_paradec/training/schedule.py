@@ -1,7 +1,5 @@
 """How long a run is in updates, and the learning rate's schedule, which follows that."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

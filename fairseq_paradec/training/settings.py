@@ -1,7 +1,5 @@
 """What a preset means for an architecture, by presets.toml."""
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import re

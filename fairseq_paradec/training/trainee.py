@@ -1,7 +1,5 @@
 """Trainee: a new model that makes updates one by one, to measure what they take."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

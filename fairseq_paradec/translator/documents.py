@@ -6,18 +6,16 @@ translations into the text. Nothing of the markup is lost: each mark and each th
 is said in the notes.
 """
 
-from __future__ import annotations
-
 import difflib
 import html
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from .markup import CLOSE, THING, WORDS, Atom, Block, has_words, parse
+from .markup import CLOSE, OPEN, THING, WORDS, Atom, Block, has_words, parse
 from .sentences import split
 
 #: Words, signs, and letters of scripts without spaces.
@@ -173,16 +171,25 @@ class Document:
             return one.raw
         places = places_of(one.things, whole)
         if places is not None:
-            return one.before + self._with(one.plain, whole, one.marks, places) + one.after
+            return one.before + self._with(one.plain, whole, one.marks, places, notes) + one.after
         bare, marks = without_things(one)
         target = found[one.number + 1] or whole
         notes += [f"placed by position: {thing.raw} in {_short(target)}" for thing in one.things]
-        return one.before + self._with(bare, target, marks, []) + one.after
+        return one.before + self._with(bare, target, marks, [], notes) + one.after
 
-    def _with(self, source: str, target: str, marks: Sequence[Mark], things: Sequence[Mark]) -> str:
+    def _with(
+        self,
+        source: str,
+        target: str,
+        marks: Sequence[Mark],
+        things: Sequence[Mark],
+        notes: list[str],
+    ) -> str:
         """Write a translation with its marks."""
         placed = [mark for mark in marks if not (things and mark.kind == THING)]
         where = place([(mark.at, mark.kind) for mark in placed], source, target)
+        for raw in _emptied(placed, source, where, target):
+            notes.append(f"around no word: {raw} in {_short(target)}")
         order = sorted(things)
         parts, at, last = [], 0, ""
 
@@ -281,12 +288,27 @@ def places_of(things: Sequence[Mark], target: str) -> list[Mark] | None:
     return placed if apart else None
 
 
+def _emptied(
+    marks: Sequence[Mark], source: str, where: Sequence[int], target: str
+) -> Iterator[str]:
+    """Yield each mark that opens before words of a sentence, and before none of its translation."""
+    opened: list[tuple[Mark, int]] = []
+    for mark, end in zip(marks, where, strict=True):
+        if mark.kind == OPEN:
+            opened.append((mark, end))
+        elif mark.kind == CLOSE and opened:
+            first, begin = opened.pop()
+            if source[first.at : mark.at].strip() and not target[begin:end].strip():
+                yield first.raw
+
+
 def place(marks: Sequence[tuple[int, str]], source: str, target: str) -> list[int]:
     """Return places in a translation for marks of a sentence, in the same order.
 
     Words that are equal in both are fixed points, and so are both ends; between them a mark keeps
     its share of the words. What opens stands before a word, what closes behind one, and marks with
-    words between them have a word between them, if there are enough.
+    words between them have a word between them, if there are enough. A mark in a word stands
+    where it stood if the word is the same, else around the whole word.
     """
     if not marks:
         return []
@@ -294,9 +316,10 @@ def place(marks: Sequence[tuple[int, str]], source: str, target: str) -> list[in
     fixed = _fixed([source[a:b] for a, b in ours], [target[a:b] for a, b in theirs])
     starts, ends = [a for a, _ in ours], [b for _, b in ours]
     before = [  # of each mark, how many of the source's words
-        bisect_left(ends, at + 1) if kind == CLOSE else bisect_left(starts, at)
-        for at, kind in marks
+        bisect_left(starts, at) if kind == CLOSE else bisect_right(ends, at) for at, kind in marks
     ]
+    words = [n - (kind == CLOSE) for n, (_, kind) in zip(before, marks, strict=True)]
+    before = [*accumulate(before, max)]  # of two pairs in a word the first gets it
     gaps = [  # and of the target's
         _mapped(n - 1, fixed) + 1 if kind == CLOSE else _mapped(n, fixed)
         for n, (_, kind) in zip(before, marks, strict=True)
@@ -306,9 +329,16 @@ def place(marks: Sequence[tuple[int, str]], source: str, target: str) -> list[in
     for k in reversed(range(len(gaps))):
         gaps[k] = max(0, min(gaps[k], most))
         most = gaps[k] - apart[k]
+    same = {
+        i: theirs[j][0]
+        for i, j in fixed[1:-1]
+        if source[slice(*ours[i])] == target[slice(*theirs[j])]
+    }
     places: list[int] = []
-    for gap, (_, kind) in zip(gaps, marks, strict=True):
-        if kind == CLOSE:
+    for gap, word, (at, kind) in zip(gaps, words, marks, strict=True):
+        if word in same and starts[word] < at < ends[word]:
+            there = same[word] + at - starts[word]
+        elif kind == CLOSE:
             there = theirs[gap - 1][1] if gap > 0 else 0
         else:
             there = theirs[gap][0] if gap < len(theirs) else len(target)

@@ -7,8 +7,6 @@ the translation; and things that are no words (placeholders, URLs, code), which 
 translated with their sentence, as one word of it.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ the checkpoint, the files of its BPE and perhaps a drafter. ``DIR/paradec.json``
 their hashes, and is written last: a folder without it is no model folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fcntl

@@ -1,7 +1,5 @@
 """Splitting a text into sentences: by sentencex, which knows many languages, or by a plain rule."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Iterator

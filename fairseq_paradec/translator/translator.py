@@ -1,12 +1,10 @@
 """A loaded model folder: plain text in, plain text out."""
 
-from __future__ import annotations
-
 import copy
 import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +14,7 @@ import torch
 from ..config import ALL, LARGEST
 from ..engine.native.packing import offer
 from ..errors import UsageError, option_error
+from ..forks import cached_property
 from ..methods.base import refuse_drafts
 from ..methods.configure import configure
 from ..methods.stock import StockDecoder
@@ -122,7 +121,7 @@ class Translator:
             self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
         self._generators: dict[str, Any] = {}
 
-    def twin(self) -> Translator:
+    def twin(self) -> "Translator":
         """Return another of the same models, for a thread of its own: it shares their weights."""
         other = copy.copy(self)
         other.task = copy.copy(self.task)  # which notes things while it makes batches

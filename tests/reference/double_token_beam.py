@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from fairseq_paradec.target_order import TargetOrder
 
 from .greedy import Rules
-from .multiword_beam import Ask, Hypothesis
+from .multiword_beam import Ask, Hypothesis, Step
 
 
 def double_top_k(
@@ -35,11 +35,24 @@ def double_top_k(
 
 
 def search(
-    ask: Ask, spec: TargetOrder, rules: Rules, width: int, rank: Callable[[float, int], float]
+    ask: Ask,
+    spec: TargetOrder,
+    rules: Rules,
+    width: int,
+    rank: Callable[[float, int], float],
+    steps: list[Step] | None = None,
 ) -> list[Hypothesis]:
-    """What one sentence's search finishes (FINALIZE), of one step the best that are wanted."""
+    """What one sentence's search finishes (FINALIZE), of one step the best that are wanted.
+
+    With a list of `steps`, which it fills, it searches to the limit and returns all that is
+    finished.
+    """
+
+    def value(one: Hypothesis) -> float:
+        return rank(one.total, one.slots.index(rules.eos) + 1)
+
     live, finished, t = [Hypothesis()], [], 0
-    while live and len(finished) < width and t <= rules.max_len:
+    while live and (steps is not None or len(finished) < width) and t <= rules.max_len:
         tables = ask([hypothesis.slots for hypothesis in live])
         pairs = double_top_k(live, tables, rules.eos, width)
         live, new = [], []
@@ -49,7 +62,10 @@ def search(
                     new.append(hypothesis)
             elif len(live) < width:
                 live.append(hypothesis)
-        new.sort(key=lambda one: -rank(one.total, one.slots.index(rules.eos) + 1))
-        finished += new[: width - len(finished)]
+        new.sort(key=lambda one: -value(one))
+        finished += new if steps is not None else new[: width - len(finished)]
         t += 2
+        if steps is not None:
+            ranks = sorted(map(value, finished), reverse=True)
+            steps.append(Step(t, [one.total for one in live], ranks))
     return finished

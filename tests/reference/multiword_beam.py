@@ -98,15 +98,37 @@ def outer_addition(
     return found
 
 
+@dataclass(frozen=True)
+class Step:
+    """What a search has after a step."""
+
+    written: int  # slots of each live hypothesis
+    live: list[float]  # their totals
+    ranks: list[float]  # of all that is finished, the best one first
+
+
+def settled(step: Step, beam: int, most: int, rank: Callable[[float, int], float]) -> bool:
+    """Whether no live hypothesis can get among the best `beam`, of any length up to `most`."""
+    lengths = range(step.written + 1, most + 1)
+    reach = [rank(total, length) for total in step.live for length in lengths]
+    return len(step.ranks) >= beam and max(reach, default=-math.inf) <= step.ranks[beam - 1]
+
+
 def search(
-    ask: Ask, spec: TargetOrder, rules: Rules, beam: int, rank: Callable[[float, int], float]
+    ask: Ask,
+    spec: TargetOrder,
+    rules: Rules,
+    beam: int,
+    rank: Callable[[float, int], float],
+    steps: list[Step] | None = None,
 ) -> list[Hypothesis]:
     """What one sentence's search finishes: step by step, and of one step the best that are wanted.
 
-    A hypothesis' `rank` is its score from the sum of its log-probabilities and its length.
+    A hypothesis' `rank` is its score from the sum of its log-probabilities and its length. With a
+    list of `steps`, which it fills, it searches to the limit and returns all that is finished.
     """
     live, finished, t = [Hypothesis()], [], 0
-    while live and len(finished) < beam and t <= rules.max_len:
+    while live and (steps is not None or len(finished) < beam) and t <= rules.max_len:
         tables = ask([hypothesis.slots for hypothesis in live])
         grown = [
             outer_addition(hypothesis, table, rules.eos, beam)
@@ -119,9 +141,14 @@ def search(
         if beam == 1:
             del new[1:]  # greedy search: nothing goes on behind a best word that is `</s>`
         new.sort(key=lambda one: -rank(one.total, len(one.slots)))
-        finished += new[: beam - len(finished)]
+        finished += new if steps is not None else new[: beam - len(finished)]
         live = best([one for parts in grown for one in parts[-1][1]], beam)
+        if beam == 1 and finished:
+            live = []
         t += spec.tokens_per_step
+        if steps is not None:
+            ranks = sorted((rank(one.total, len(one.slots)) for one in finished), reverse=True)
+            steps.append(Step(t, [one.total for one in live], ranks))
     return finished
 
 

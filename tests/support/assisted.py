@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from reference import assisted as paper
 from reference import gad
-from reference.greedy import rules_for
 
 from support.builders import built, tiny_model
 
@@ -45,13 +44,11 @@ def drafter(variant: str, kind: str, dtype: torch.dtype) -> Any:
 
 def twin(setting: Any, source: Sequence[int], prefix: Sequence[int]) -> Any:
     """What the algorithm makes of one sentence of a conformance.Setting."""
-    flags, words = dict(setting.case.flags), setting.task.target_dictionary
+    flags, rules = dict(setting.case.flags), setting.rules(source, prefix)
     del flags["decoding"]
-    limits = setting.limits.reference()
-    rules = rules_for(words, setting.models, len(source), prefix=prefix, **limits)
     models = (setting.models, [setting.given])
     verify, draft = (gad.verifier(each, source, rules) for each in models)
-    usual = {"block_size": 6, "draft_confidence": 0.4}
+    usual = {"block_size": 12, "draft_confidence": 0.4}
     if setting.case.method == "self_draft":
         usual = {"block_size": 20, "draft_confidence": 0}
     return paper.assisted(verify, draft, rules, **usual | flags)

@@ -35,7 +35,27 @@ def fairseqs(
     )
     with torch.no_grad():
         found: list[list[dict[str, Any]]] = search.generate(models, sample, prefix_tokens=prefixes)
+    for model in models:
+        if hasattr(model, "set_beam_size"):  # BART's, whose forward would stay another one
+            model.set_beam_size(1)
     return found
+
+
+def assert_fairseqs(
+    search: Any,
+    task: Any,
+    models: Sequence[Any],
+    sample: Any,
+    beam: int,
+    limits: Limits,
+    prefixes: Any = None,
+) -> list[list[dict[str, Any]]]:
+    """A decoder's hypotheses, which are those of fairseq's own search."""
+    found = task.inference_step(search, models, sample, prefix_tokens=prefixes)
+    want = fairseqs(task, models, sample, beam, limits, prefixes)
+    for got, other in zip(found, want, strict=True):
+        assert_same(got, other)
+    return list(found)
 
 
 def assert_same(got: Sequence[dict[str, Any]], want: Sequence[dict[str, Any]]) -> None:

@@ -46,6 +46,7 @@ def run_python(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: str = "",
+    longest: float = LONGEST,
 ) -> subprocess.CompletedProcess[str]:
     """Run Python code in a new process, with no folder but the installed ones on sys.path.
 
@@ -53,7 +54,8 @@ def run_python(
     seconds; ``env`` is more of its environment, ``args`` sys.argv after the first.
     """
     nursery = Nursery.IDLE.pop() if Nursery.IDLE else Nursery()
-    result = nursery.run(code, [*map(str, args)], cwd or Path.cwd(), environment(env), stdin)
+    words, here = [*map(str, args)], cwd or Path.cwd()
+    result = nursery.run(code, words, here, environment(env), stdin, longest)
     Nursery.IDLE.append(nursery)  # one in whose use something went wrong never returns
     return result
 
@@ -115,7 +117,13 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
         assert self._answer() == "ready"
 
     def run(
-        self, code: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str], stdin: str
+        self,
+        code: str,
+        argv: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        stdin: str,
+        longest: float,
     ) -> subprocess.CompletedProcess[str]:
         """Run code; arguments, result and errors are those of ``subprocess.run``."""
         with tempfile.TemporaryDirectory(prefix="paradec-nursery-") as folder:
@@ -128,7 +136,7 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             child, status = self._answer(), None
             try:
-                if select.select([self._process.stdout], [], [], LONGEST)[0]:
+                if select.select([self._process.stdout], [], [], longest)[0]:
                     status = self._answer()
             finally:  # Ctrl-C does not reach the fork
                 if status is None:
@@ -136,7 +144,8 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
                         os.killpg(child, signal.SIGKILL)
             out, err = (file.read_text(encoding="utf-8") for file in files[1:])
         if status is None:
-            raise subprocess.TimeoutExpired(code, LONGEST, out, err)
+            print(err[-5000:])  # pytest shows it
+            raise subprocess.TimeoutExpired(code, longest, out, err)
         return subprocess.CompletedProcess(code, status, out, err)
 
     def _answer(self) -> Any:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from fairseq import utils
-from reference.greedy import stock_greedy
+from reference.greedy import Rules, rules_for, stock_greedy
 
 from support import assisted, blockwise, earlier, exact, gad, multiword
 from support.builders import VARIANTS, Limits, batch, built, collate, lend, source_rows
@@ -212,6 +213,11 @@ class Setting:
         """The prefixes as the search gets them."""
         here = self.sample["net_input"]["src_tokens"].device
         return torch.tensor(self.prefixes, device=here) if self.prefixes[0] else None
+
+    def rules(self, source: Sequence[int], prefix: Sequence[int]) -> Rules:
+        """The twins' rules for one sentence."""
+        words, limits = self.task.target_dictionary, self.limits.reference()
+        return rules_for(words, self.models, len(source), prefix=prefix, **limits)
 
     def alone(self) -> list[Setting]:
         """Each row as a batch of its own."""

@@ -7,7 +7,7 @@ import torch
 from reference import assisted as drafting
 from reference import gad
 from reference.given import given
-from reference.greedy import Rules, rules_for
+from reference.greedy import Rules
 
 from support.gad import lots
 
@@ -54,8 +54,7 @@ def otherwise(setting: Any, source: Sequence[int], rules: Rules) -> Any:
 
 def twin(setting: Any, row: int, source: Sequence[int], prefix: Sequence[int]) -> Any:
     """What the algorithm makes of one sentence of a conformance.Setting."""
-    words, limits = setting.task.target_dictionary, setting.limits.reference()
-    rules = rules_for(words, setting.models, len(source), prefix=prefix, **limits)
+    rules = setting.rules(source, prefix)
     verify = gad.verifier(setting.models, source, rules)
     earlier = setting.sample["drafts"][row]
     return given(verify, earlier, rules, otherwise(setting, source, rules))

@@ -86,10 +86,12 @@ def rules_of(model: Any, src_length: int, limits: Limits, prefix: Sequence[int] 
     )
 
 
-def ranking(limits: Limits) -> Callable[[float, int], float]:
-    """How finished hypotheses are ranked: as fairseq does."""
+def ranking(limits: Limits, formula: str = "fairseq") -> Callable[[float, int], float]:
+    """How finished hypotheses are ranked: as fairseq does, or by Google's formula."""
     if limits.unnormalized:
         return lambda total, length: total
+    if formula == "google":
+        return lambda total, length: total / ((5 + length) / 6) ** limits.lenpen
     return lambda total, length: total / length**limits.lenpen
 
 
@@ -105,6 +107,19 @@ def twin(
     ask, search = paper.asker(models, spec, source, rules), algorithm(spec).search
     finished = search(ask, spec, rules, beam, ranking(limits))
     return paper.outputs(finished, spec, rules.eos, ranking(limits))
+
+
+def settled_twin(
+    model: Any, source: Sequence[int], beam: int, limits: Limits, formula: str
+) -> tuple[list[paper.Output], int]:
+    """The best of all that a search to the limit finishes, and the passes until they are sure."""
+    spec, rules = model.target_order, rules_of(model, len(source), limits)
+    ask, search = paper.asker([model], spec, source, rules), algorithm(spec).search
+    rank, steps = ranking(limits, formula), []
+    finished = search(ask, spec, rules, beam, rank, steps)
+    sure = [paper.settled(step, beam, rules.max_len + 1, rank) for step in steps]
+    passes = sure.index(True) + 1 if True in sure else len(steps)
+    return paper.outputs(finished, spec, rules.eos, rank)[:beam], passes
 
 
 def algorithm(spec: TargetOrder) -> Any:

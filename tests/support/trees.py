@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from reference import gad as paper
 from reference import trees
-from reference.greedy import rules_for
 
 from support import blockwise, gad
 from support.builders import DRAFTER_BLOCK_SIZE
@@ -15,12 +14,10 @@ from support.builders import DRAFTER_BLOCK_SIZE
 
 def twin(setting: Any, source: Sequence[int], prefix: Sequence[int]) -> Any:
     """What the algorithm makes of one sentence."""
-    flags, words = dict(setting.case.flags), setting.task.target_dictionary
-    limits = setting.limits.reference()
-    rules = rules_for(words, setting.models, len(source), prefix=prefix, **limits)
+    flags, rules = dict(setting.case.flags), setting.rules(source, prefix)
     verify = paper.verifier(setting.models, source, rules)
     most, family = flags["draft_tree"], setting.case.family
-    usual = {"gad": DRAFTER_BLOCK_SIZE, "assisted": 6}
+    usual = {"gad": DRAFTER_BLOCK_SIZE, "assisted": 12}
     if family == "assisted":
         helper = paper.verifier([setting.given], source, rules)
 

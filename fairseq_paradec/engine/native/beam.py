@@ -1,9 +1,7 @@
 """Beam search by the native library: a step, or all steps of a batch."""
 
-from __future__ import annotations
-
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -34,9 +32,9 @@ class Searching(NamedTuple):
     starts: Sequence[int]  # z, the first inputs of the decoder, which writes so many words a step
     beam: int  # how many hypotheses a sentence has
     candidates: int  # with how many words a hypothesis may go on in a slot
-    # hypotheses that a step ends are compared by score / length**len_penalty, where ``</s>``
-    # counts; None: by their scores
-    len_penalty: float | None = None
+    # hypotheses that a step ends are compared by their scores, each divided by what this gives for
+    # its length with ``</s>``; None: as they are
+    divisor: Callable[[int], float] | None = None
     pairs: bool = False  # a step's two words are a pair, which imamura2020's search extends by
 
 
@@ -54,8 +52,8 @@ class _Tables:
         self.most = most = (max(self._limits) // z + 1) * z  # </s> follows the last word
         self._starts = (ctypes.c_int64 * z)(*how.starts)
         self._divisors = None
-        if how.len_penalty is not None:
-            each = [1.0, *(length**how.len_penalty for length in range(1, most + 1))]
+        if how.divisor is not None:
+            each = [1.0, *(how.divisor(length) for length in range(1, most + 1))]
             self._divisors = (ctypes.c_double * len(each))(*each)
         where = at.limits(most)
         self._bits, self._forced = bits_of(where), where.forced

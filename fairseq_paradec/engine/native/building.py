@@ -3,8 +3,6 @@
 setup.py runs ``build_all`` from this file, which imports the standard library only.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import hashlib
 import os

@@ -1,10 +1,12 @@
 """Keys and values of native passes, and where the tokens of a batch are."""
 
-from __future__ import annotations
-
+import bisect
 import ctypes
 import math
 import mmap
+import os
+import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +20,12 @@ from .stack import NativeMap, NativeStack, address_of, check
 
 #: How many tokens of a row there is room for at first.
 INITIAL_CAPACITY = 64
-#: Bytes from which memory is mapped page by page.
+#: Floats in a line of the CPU's cache.
+_LINE = 16
+#: Bytes from which memory is mapped page by page, and used again.
 _LARGE = 4 << 20
+#: Bytes of caches that are gone which are kept for the next ones, touched or not.
+_KEPT = 128 << 20
 
 
 class NativeWeights(NamedTuple):
@@ -52,6 +58,8 @@ class NativeCache:
 
     def __init__(self, weights: NativeWeights, states: Tensor, padding: Tensor | None) -> None:
         stack = self._stack = weights.stack
+        self._taken: list[Tensor] = []  # what the source and the tokens lie in
+        weakref.finalize(self, _pages.give_back, self._taken).atexit = False
         batch, length = states.shape[:2]
         order, begins, counts = spans(padding)
         if order is not None:
@@ -84,11 +92,14 @@ class NativeCache:
         return self.keys.size(3)
 
     def _empty(self, batch: int, capacity: int) -> tuple[Tensor, Tensor]:
-        """Return blank keys and values; zeros, for 0·NaN in a masked slot would be NaN."""
+        """Return room for keys and values; it holds numbers, for 0·NaN in a masked slot is NaN."""
         stack = self._stack
-        layers, heads, size = stack.num_layers, stack.heads, stack.head_size
-        check_memory(8 * layers * batch * heads * capacity * size, batch)
-        keys, values = _zeros(2, layers, batch, heads, capacity, size)
+        shape = 2, stack.num_layers, batch, stack.heads, capacity, stack.head_size
+        count = math.prod(shape)
+        check_memory(4 * count, batch)
+        taken = _pages.take(count)
+        self._taken.append(taken)
+        keys, values = taken[:count].view(shape)
         return keys, values
 
     def _point(self) -> None:
@@ -98,15 +109,20 @@ class NativeCache:
 
     def make_room(self, width: int) -> None:
         """Let a chunk of so many tokens fit behind each row."""
-        end, capacity, old = max(self.lengths) + width, self.capacity, self.capacity
+        end, capacity = max(self.lengths) + width, self.capacity
         if end > capacity:
             while capacity < end:
                 capacity *= 2
-            keys, values = self._empty(self.keys.size(1), capacity)
-            keys[:, :, :, :old] = self.keys
-            values[:, :, :, :old] = self.values
-            self.keys, self.values = keys, values
-            self._point()
+            self._enlarge(self.keys.size(1), capacity)
+
+    def _enlarge(self, places: int, slots: int) -> None:
+        """Move the tokens' keys and values to a larger room."""
+        keys, values = self.keys, self.values
+        self.keys, self.values = self._empty(places, slots)
+        self.keys[:, : keys.size(1), :, : keys.size(3)] = keys
+        self.values[:, : keys.size(1), :, : keys.size(3)] = values
+        _pages.give_back([self._taken.pop(-2)])
+        self._point()
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
@@ -141,11 +157,7 @@ class NativeCache:
         missing = len(wanted) - len(taken) - len(free)
         if missing > 0:
             free += range(self.keys.size(1), self.keys.size(1) + missing)
-            keys, values = self._empty(self.keys.size(1) + missing, self.capacity)
-            keys[:, : self.keys.size(1)] = self.keys
-            values[:, : self.keys.size(1)] = self.values
-            self.keys, self.values = keys, values
-            self._point()
+            self._enlarge(self.keys.size(1) + missing, self.capacity)
         self.rows, copies = [], {}
         for place in wanted:
             if place in taken:
@@ -165,20 +177,63 @@ class NativeCache:
             )
 
 
-def _zeros(*shape: int) -> Tensor:
-    """As torch.zeros; but the system blanks large ones page by page, as they are touched.
+class _Pages:
+    """Memory of caches: large pieces are mapped, and used again once their cache is gone.
 
-    numpy asks for huge pages from 4 MiB on. Most of a cache's slots stay blank, and a huge page of
-    them would be memory all the same.
+    The system blanks a mapped page when it is first touched, which costs a batch of small models a
+    tenth of its time. As many pieces are kept as were in use at once, at most ``_KEPT`` bytes.
     """
-    count, line = math.prod(shape), 16  # floats of the CPU cache's lines
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing; in a process that was forked another thread may have held the lock."""
+        self._kept: list[Tensor] = []
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> Tensor:
+        """Return a piece of at least so many floats: zeros, or numbers of a cache that is gone."""
+        if 4 * count < _LARGE:
+            return _new_pages(count)
+        step = 1 << count.bit_length() - 3  # a little more, so that the next batch's fits, too
+        count = math.ceil(count / step) * step
+        with self._lock:
+            self._kept.sort(key=len)
+            place = bisect.bisect_left(self._kept, count, key=len)
+            if place < len(self._kept):
+                return self._kept.pop(place)
+            del self._kept[-1:]  # the new piece takes its part
+        return _new_pages(count)
+
+    def give_back(self, pieces: list[Tensor]) -> None:
+        """Keep the large ones of the pieces; the last ones go where that is too much."""
+        # A cache may be collected in the middle of another one's take: then nothing is kept.
+        if self._lock.acquire(blocking=False):
+            self._kept += [piece for piece in pieces if 4 * len(piece) >= _LARGE]
+            while sum(4 * len(piece) for piece in self._kept) > _KEPT:
+                del self._kept[-1]
+            self._lock.release()
+
+
+_pages = _Pages()
+os.register_at_fork(after_in_child=_pages.forget)
+
+
+@torch.inference_mode(False)  # another cache, not in inference mode, may take them later
+def _new_pages(count: int) -> Tensor:
+    """Return so many zeros; pages of large ones get memory when they are touched.
+
+    numpy and torch ask for huge pages from 4 MiB on. Many of a cache's slots are never used, and a
+    huge page of them would be memory all the same.
+    """
     if 4 * count >= _LARGE and hasattr(mmap, "MADV_NOHUGEPAGE"):
         pages = mmap.mmap(-1, 4 * count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         pages.madvise(mmap.MADV_NOHUGEPAGE)
-        return torch.frombuffer(pages, dtype=torch.float32).view(shape)
-    room = np.zeros(count + line, np.float32)
-    first = -(room.ctypes.data // room.itemsize) % line
-    return torch.from_numpy(room[first : first + count]).view(shape)
+        return torch.frombuffer(pages, dtype=torch.float32)
+    room = np.zeros(count + _LINE, np.float32)
+    first = -(room.ctypes.data // room.itemsize) % _LINE
+    return torch.from_numpy(room[first : first + count])
 
 
 def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:

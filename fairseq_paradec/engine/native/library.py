@@ -4,8 +4,6 @@ Installation builds it for every instruction set of this kind of machine. A libr
 there, or is of other sources, is built when it is first used, for this CPU, in the user's cache.
 """
 
-from __future__ import annotations
-
 import ctypes
 import enum
 import functools

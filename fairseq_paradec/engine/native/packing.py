@@ -1,7 +1,5 @@
 """From a scorer's model to native weights, or to the reason why there are none."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -31,12 +29,11 @@ class Packed(NamedTuple):
     """A model in the form that native passes read."""
 
     decoder: NativeWeights  # its weights
-    encoder: NativeEncoder | None  # None: the encoder is no stock one, and torch computes it
+    encoder: "NativeEncoder | None"  # None: the encoder is no stock one, and torch computes it
 
 
-#: Packed models by scorer's class and form, each with the state of its weights when it was packed.
-_PACKED: WeakKeyDictionary[nn.Module, dict[tuple[str, str], tuple[Any, Packed]]]
-_PACKED = WeakKeyDictionary()
+#: Packed models by form, each with the state of its weights when it was packed.
+_PACKED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Packed]]] = WeakKeyDictionary()
 #: By model and form: a file with its packed weights, and the state that they are of.
 _FILES: WeakKeyDictionary[nn.Module, dict[str, tuple[Path, Any]]] = WeakKeyDictionary()
 _HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Watch, NativeHeads]]] = WeakKeyDictionary()
@@ -44,14 +41,13 @@ _HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Watch, NativeHeads]]] = Wea
 _PACKING = Lock()
 
 
-def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights]) -> Packed | str:
+def packed(model: Any, form: str, gather: Callable[[], DecoderWeights]) -> Packed | str:
     """Pack a model, or return the reason why torch has to compute its passes.
 
-    A model is packed once for all scorers of a class and form, in all threads.
+    A model is packed once in a form, for all scorers and threads.
 
     Args:
         model: prepared for inference.
-        kind: the scorer's class.
         form: ``fp32``, ``bf16`` or ``int8``.
         gather: gathers its decoder plainly.
 
@@ -65,11 +61,11 @@ def packed(model: Any, kind: str, form: str, gather: Callable[[], DecoderWeights
     stamp = _stamp(model)
     with _PACKING:
         known = _PACKED.setdefault(model, {})
-        if (kind, form) in known and known[kind, form][0] == stamp:
-            return known[kind, form][1]
+        if form in known and known[form][0] == stamp:
+            return known[form][1]
         found = _pack_or_map(model, form, gather(), stamp)
         if isinstance(found, Packed):
-            known[kind, form] = stamp, found
+            known[form] = stamp, found
         return found
 
 

@@ -1,7 +1,5 @@
 """Native passes over a cache, native encoders, and native choices: tensors to C structures."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from ctypes import addressof

@@ -1,7 +1,5 @@
 """Packed weights in a file, which all processes that read it share."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import mmap

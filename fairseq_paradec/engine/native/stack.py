@@ -1,7 +1,5 @@
 """Weights of an encoder or a decoder, packed for native passes."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from typing import Any

@@ -8,13 +8,11 @@ it, and the output did not end before it. Positions beyond the pass's room or af
 count. ``<pad>``, the initial token of Jacobi blocks, is no guess.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Row = dict[str, Any]
+from . import Fields
 
 #: The records' symbols for the end of a sentence and for a position without a guess.
 EOS, NO_GUESS = "</s>", "<pad>"
@@ -75,12 +73,12 @@ def _add(found: list[Position], draft: Sequence[str], verifier: Sequence[str], g
             return
 
 
-def rows(found: Sequence[Position]) -> list[Row]:
+def rows(found: Sequence[Position]) -> list[Fields]:
     """Return a table's rows, shares in %."""
     table_rows = []
     for one in found:
         reached = one.rate_if_reached
-        row: Row = {"position": one.position, "drafted": one.drafted, "accepted": one.accepted}
+        row: Fields = {"position": one.position, "drafted": one.drafted, "accepted": one.accepted}
         row["% of drafted"] = round(100 * one.rate, 1)
         row["all before accepted"] = one.reached
         row["% of these"] = "-" if reached is None else round(100 * reached, 1)

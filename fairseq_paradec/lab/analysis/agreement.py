@@ -5,8 +5,6 @@ After the subject-verb agreement task of Lingeval97 (Sennrich 2017; zhang2020, F
 covers only sentences like captions of pictures: see ``find_verb``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

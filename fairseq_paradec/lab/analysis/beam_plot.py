@@ -3,8 +3,6 @@
 ``beam_tree.places`` is its layout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Positions of the output go from left to right; a token stands behind the one tha
 a token's continuations the one that the search kept is straight behind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

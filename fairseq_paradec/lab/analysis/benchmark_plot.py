@@ -1,7 +1,5 @@
 """Pictures of benchmarks: latency, throughput by batch size, threads; speed-up over block size."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,11 +1,10 @@
 """The tables of a benchmark, from its raw samples: a pure function of the JSON document."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import Fields
 from .timing import Rounds, Spread, length_bins, percentile, round_medians, speed_up, total
 
 # The baselines, which every benchmark has.
@@ -16,8 +15,6 @@ BLOCKS = (
     "mean accepted block: of blockwise decoding, tokens per block as Stern et al. 2018 count, the "
     "model's own token and the drafted ones that the next pass accepted."
 )
-
-Row = dict[str, Any]
 
 
 def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -178,10 +175,10 @@ def label(system: dict[str, Any]) -> str:
     return f"exact but for {ties} ties of {checked}" if ties else "exact"
 
 
-def output_row(system: dict[str, Any], blocks: bool = False) -> Row:
+def output_row(system: dict[str, Any], blocks: bool = False) -> Fields:
     """Return a system's row on its outputs."""
     at_one = system["agreement"]["1"]
-    row: Row = {
+    row: Fields = {
         "decoder": shown(system),
         "label": label(system),
         "parameters": system["parameters"],
@@ -227,22 +224,22 @@ def block_points(document: dict[str, Any]) -> list[BlockPoint]:
     return points
 
 
-def quality(system: dict[str, Any], baseline: str) -> Row:
+def quality(system: dict[str, Any], baseline: str) -> Fields:
     """Return a system's scores, and their differences from a baseline's."""
-    row: Row = {metric: round(score, 2) for metric, score in system["scores"].items()}
+    row: Fields = {metric: round(score, 2) for metric, score in system["scores"].items()}
     for metric, (difference, low, high) in system["differences"][baseline].items():
         name = f"{metric} - {baseline.removeprefix('fairseq ')}"
         row[name] = f"{difference:+.2f} [{low:+.2f}, {high:+.2f}]"
     return row
 
 
-def against_baselines(name: str, times: dict[str, Rounds]) -> Row:
+def against_baselines(name: str, times: dict[str, Rounds]) -> Fields:
     """Return the speed-ups of one system, by baseline."""
     heads = {BEAM: "x beam 5", GREEDY: "x fairseq greedy", OWN_GREEDY: "x our greedy"}
     return {head: speed_up(times[base], times[name]).text(2) for base, head in heads.items()}
 
 
-def latency_row(system: dict[str, Any], times: dict[str, Rounds]) -> Row:
+def latency_row(system: dict[str, Any], times: dict[str, Rounds]) -> Fields:
     """Return a system's latency of one sentence."""
     name = system["label"]
     return {
@@ -274,7 +271,7 @@ def throughput(rounds: Rounds, sentences: int) -> Spread:
 
 def throughput_row(
     system: dict[str, Any], size: str, times: dict[str, Rounds], sentences: int
-) -> Row:
+) -> Fields:
     """Return a system's throughput at one batch size."""
     name = system["label"]
     agreement = system["agreement"][size]
@@ -289,9 +286,9 @@ def throughput_row(
     }
 
 
-def threads_row(system: dict[str, Any], latency: dict[str, dict[str, Rounds]]) -> Row:
+def threads_row(system: dict[str, Any], latency: dict[str, dict[str, Rounds]]) -> Fields:
     """Return latency by the number of threads (santilli2023, Figure 3)."""
-    row: Row = {"decoder": shown(system), "label": label(system)}
+    row: Fields = {"decoder": shown(system), "label": label(system)}
     for count, times in latency.items():
         ours = times[system["label"]]
         row[f"{threads(count)}, ms"] = milliseconds(ours).text(2)
@@ -301,9 +298,9 @@ def threads_row(system: dict[str, Any], latency: dict[str, dict[str, Rounds]]) -
 
 def peer_threads_rows(
     peers: Iterable[dict[str, Any]], latency: dict[str, dict[str, Rounds]]
-) -> list[Row]:
+) -> list[Fields]:
     """Return the latency of peers that were timed with all these numbers of threads."""
-    found: dict[str, Row] = {}
+    found: dict[str, Fields] = {}
     for count, times in latency.items():
         for peer in peers:
             if peer["threads"] in (None, int(count)) and peer["label"] in times:
@@ -315,7 +312,7 @@ def peer_threads_rows(
     return [row for row in found.values() if len(row) == 2 + 2 * len(latency)]
 
 
-def peer_row(system: dict[str, Any], times: dict[str, Rounds], main: int) -> Row:
+def peer_row(system: dict[str, Any], times: dict[str, Rounds], main: int) -> Fields:
     """Return the latency of a peer, with its own dtype and threads."""
     name, at_one = system["label"], system["agreement"]["1"]
     return {

@@ -5,8 +5,6 @@ drafts also finds the first token of the next block (section 4), so a pass of th
 end of one block and the start of the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 #: The ``--decoding`` with these blocks, and the one whose blocks are single tokens.

@@ -5,12 +5,8 @@ and block size. A sentence takes the encoder's time and that of its passes: so b
 time is a straight line over passes a token, and reciprocals are interpolated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-Row = dict[str, Any]
+from typing import NamedTuple
 
 # What a row is, besides a mark: a point of a curve; a trained drafter's own drafts; the curve's
 # point with as many tokens a pass as those.

@@ -1,7 +1,5 @@
 """Quality and time by the length of the source (zhang2020, Figure 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sacrebleu.metrics import BLEU

@@ -10,8 +10,6 @@ Pure functions of the records that docs/trace.md describes. The graph of greedy 
 every token depends on the one before it.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import Counter
@@ -113,7 +111,7 @@ class DependencyGraph:
             return position < self.starts[number - 1]
         return prediction.token == self.tokens[position]
 
-    def graph(self) -> nx.DiGraph[int]:
+    def graph(self) -> "nx.DiGraph[int]":
         """Return the graph for networkx.
 
         Nodes are positions with ``token``, ``final_pass``, ``log_prob``, ``probability``,

@@ -5,8 +5,6 @@ and highlights tokens that were decoded in parallel. Below it, each row is a pas
 position, with the probability of a token where it became final.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

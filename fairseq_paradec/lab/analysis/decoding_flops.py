@@ -1,7 +1,5 @@
 """The floating-point operations of decoding sentences, from their traces; see ``flops.py``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -20,7 +18,7 @@ class Count:
     projection: float = 0  # the verifier's projection to the vocabulary
     drafter: float = 0  # all of a drafter or heads, including their encoder and projections
 
-    def __add__(self, other: Count) -> Count:
+    def __add__(self, other: "Count") -> "Count":
         """Add part by part."""
         return Count(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Count)))
 

@@ -1,7 +1,5 @@
 """Saving of pictures: the same figure gives the same bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, BinaryIO
 

@@ -16,8 +16,6 @@ lengths are real).
 | keys          | positions that each of them attends to: cached ones and tokens  |
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Chinese, Japanese and Korean nor Indian scripts. It draws each character with th
 families that has it; this module lists the families.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import unicodedata

@@ -4,8 +4,6 @@ Scores are what ``fairseq-generate --score-reference`` prints after ``P-``: log-
 target's tokens, to base 2.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -3,8 +3,6 @@
 Pure functions of tokens. One list of tokens per sentence, one reference per translation.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ no other text of the page is ever run.
 Pure functions; ``lab/commands/pages.py`` writes them to files.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

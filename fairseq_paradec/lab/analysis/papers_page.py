@@ -5,17 +5,15 @@ results, by name, condition and column, or the ratio (``over``) or difference (`
 claims compare figures with each other or with numbers; a verdict stands on claims that hold.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
+from . import Fields
 from .markdown import table
 
-Row = Mapping[str, Any]
 Documents = Mapping[str, Mapping[str, Any]]
 
 #: What is found, as the page says it; the first two stand on claims.
@@ -75,7 +73,7 @@ def value(cell: Sequence[Any], documents: Documents) -> float:
     raise UsageError(f"papers.toml: {name} has no row with {condition} and column {column!r}")
 
 
-def figure(one: Row, documents: Documents) -> float:
+def figure(one: Fields, documents: Documents) -> float:
     """Return a figure: a cell, or its ratio to another, or its difference from another."""
     found = value(one["of"], documents)
     if "over" in one:
@@ -85,7 +83,7 @@ def figure(one: Row, documents: Documents) -> float:
     return found
 
 
-def checked(row: Row, documents: Documents) -> dict[str, float]:
+def checked(row: Fields, documents: Documents) -> dict[str, float]:
     """Return a row's figures, its claims checked.
 
     Raises:
@@ -108,13 +106,13 @@ def checked(row: Row, documents: Documents) -> dict[str, float]:
     return figures
 
 
-def overview(rows: Sequence[Row]) -> list[str]:
+def overview(rows: Sequence[Fields]) -> list[str]:
     """Return what ``paradec papers`` prints: each row, and the number of each verdict."""
     lines = [f"{row['id']:11}  {VERDICTS[row['verdict']]:18}  {row['asks']}" for row in rows]
     return [*lines, "", "; ".join(f"{text}: {number}" for text, number in counts(rows).items())]
 
 
-def counts(rows: Sequence[Row]) -> dict[str, int]:
+def counts(rows: Sequence[Fields]) -> dict[str, int]:
     """Return how many rows have each verdict, in the words of the page."""
     return {
         text: sum(row["verdict"] == verdict for row in rows) for verdict, text in VERDICTS.items()
@@ -144,7 +142,7 @@ def page(data: Mapping[str, Any], documents: Documents) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _line(row: Row, documents: Documents) -> dict[str, str]:
+def _line(row: Fields, documents: Documents) -> dict[str, str]:
     """Return a row of the page's table."""
     ones = row.get("figures", {})
     numbers = {
@@ -177,7 +175,7 @@ def number_of(name: str) -> str:
     return f"Figure {number[1:]}" if number.startswith("f") else f"Table {number}"
 
 
-def _cells(row: Row) -> list[Sequence[Any]]:
+def _cells(row: Fields) -> list[Sequence[Any]]:
     """Return all cells that a row's figures read."""
     return [
         one[part]
@@ -187,7 +185,7 @@ def _cells(row: Row) -> list[Sequence[Any]]:
     ]
 
 
-def _fits(row: Row, condition: Mapping[str, Any]) -> bool:
+def _fits(row: Fields, condition: Mapping[str, Any]) -> bool:
     """Return whether a table's row fits a condition."""
     return all(
         key in row

@@ -9,16 +9,13 @@ attention, at the best peak of all engines in the dtype. So engines of one dtype
 Distance = measured time / floor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from . import Fields
 from .timing import Rounds
-
-Row = dict[str, Any]
 
 # Shorter floors are meaningless: a call alone takes longer.
 LEAST = 1e-6
@@ -64,7 +61,7 @@ def dtype_of(engine: str) -> str:
     return last if last in DTYPES else PLAIN
 
 
-def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
+def floor(document: Fields, engine: str, pieces: Sequence[Fields]) -> Floor:
     """Return the floor of some pieces of a pass."""
     (memory,) = (one for one in document["bandwidth"] if one["name"] == dtype_of(engine))
     bandwidth = memory["bytes"] / middle(memory["seconds"])
@@ -79,7 +76,7 @@ def floor(document: Row, engine: str, pieces: Sequence[Row]) -> Floor:
     return Floor(reading, computing)
 
 
-def tables(document: Row) -> list[Row]:
+def tables(document: Fields) -> list[Fields]:
     """Return the tables of passes, each with ``title``, ``notes`` and ``rows``.
 
     They are made of the raw samples; the document's own ``tables`` are not read.
@@ -95,19 +92,17 @@ def tables(document: Row) -> list[Row]:
 # ---- what was measured ----------------------------------------------------------------------
 
 
-def _machine_table(document: Row) -> Row:
+def _machine_table(document: Fields) -> Fields:
     """The machine's peak bandwidth and compute."""
     rows = []
     for one in document["bandwidth"]:
         what = "a large tensor" if one["name"] == "large" else f"a pass's weights, {one['name']}"
-        amounts = [one["bytes"] / s / 1e9 for s in (middle(one["seconds"]), *_slow_and_fast(one))]
         size = f"{one['bytes'] / MIB:.4g} MiB"
-        rows.append(_amount(f"reading: {what}", size, "GB/s", amounts))
+        rows.append({"what": f"reading: {what}", "size": size} | _rate(one, one["bytes"], "GB/s"))
     for one in document["peak"]:
-        amounts = [one["flops"] / s / 1e9 for s in (middle(one["seconds"]), *_slow_and_fast(one))]
-        size = f"{one['flops'] / 1e9:.3g} GFLOP"
         by = f", {one['engine']}" if "engine" in one else ""
-        rows.append(_amount(f"product of matrices: {one['dtype']}{by}", size, "GFLOP/s", amounts))
+        what, size = f"product of matrices: {one['dtype']}{by}", f"{one['flops'] / 1e9:.3g} GFLOP"
+        rows.append({"what": what, "size": size} | _rate(one, one["flops"], "GFLOP/s"))
     notes = [
         "Reading: an fp32 tensor is summed, again and again. The second size and those after it "
         "are what a decoder's pass reads of weights: they may lie in a cache, and then a repeated "
@@ -116,24 +111,14 @@ def _machine_table(document: Row) -> Row:
     return {"title": "The machine", "notes": notes, "rows": rows}
 
 
-def _slow_and_fast(one: Row) -> tuple[float, float]:
-    """Return the third and first quartiles of the seconds: a low and a high rate."""
-    low, high = quartiles(one["seconds"])
-    return high, low
+def _rate(one: Fields, amount: float, unit: str) -> Fields:
+    """Return billions a second of an amount: the median, and the quartiles."""
+    fast, slow = quartiles(one["seconds"])
+    median, low, high = (amount / s / 1e9 for s in (middle(one["seconds"]), slow, fast))
+    return {"median": round(median, 1), "unit": unit, "quartiles": f"{low:.1f}-{high:.1f}"}
 
 
-def _amount(what: str, size: str, unit: str, amounts: Sequence[float]) -> Row:
-    median, low, high = amounts
-    return {
-        "what": what,
-        "size": size,
-        "median": round(median, 1),
-        "unit": unit,
-        "quartiles": f"{low:.1f}-{high:.1f}",
-    }
-
-
-def _pass_table(document: Row) -> Row:
+def _pass_table(document: Fields) -> Fields:
     """Every pass with its floor and its distance."""
     rows = []
     kinds = list(dict.fromkeys((one["part"], one["chunk"]) for one in document["passes"]))
@@ -178,7 +163,7 @@ def _pass_table(document: Row) -> Row:
     return {"title": "Passes", "notes": notes, "rows": rows}
 
 
-def pass_name(one: Row) -> str:
+def pass_name(one: Fields) -> str:
     """Name a pass, for example ``decoder, 5 tokens``."""
     if one["part"] == "decoder":
         return f"decoder, {one['chunk']} token{'s' if one['chunk'] > 1 else ''}"
@@ -191,7 +176,7 @@ def pass_name(one: Row) -> str:
     return str(one["part"])
 
 
-def _piece_table(document: Row, engine: str) -> Row:
+def _piece_table(document: Fields, engine: str) -> Fields:
     """A decoder's passes by piece, for one engine; no rows if pieces were not timed."""
     passes = [
         one
@@ -199,7 +184,7 @@ def _piece_table(document: Row, engine: str) -> Row:
         if one["part"] == "decoder" and one["engine"] == engine and "seconds" in one["pieces"][0]
     ]
     names = [piece["name"] for piece in passes[0]["pieces"]] if passes else []
-    rows: list[Row] = [{"piece": name} for name in (*names, "other", "whole pass")]
+    rows: list[Fields] = [{"piece": name} for name in (*names, "other", "whole pass")]
     for one in passes:
         times = [middle(piece["seconds"]) for piece in one["pieces"]]
         floors = [floor(document, engine, [piece]).seconds for piece in one["pieces"]]
@@ -226,7 +211,7 @@ def _piece_table(document: Row, engine: str) -> Row:
     }
 
 
-def _search_table(document: Row) -> Row:
+def _search_table(document: Fields) -> Fields:
     """Whole searches, in milliseconds per token."""
     rows = []
     for one in document["searches"]:
@@ -262,7 +247,7 @@ def _search_table(document: Row) -> Row:
     return {"title": "Searches: milliseconds a token", "notes": notes, "rows": rows}
 
 
-def _one_token_floor(document: Row, dtype: str) -> float | None:
+def _one_token_floor(document: Fields, dtype: str) -> float | None:
     """Return the floor of a decoder's pass of 1 token in a dtype; None without such a pass."""
     found = [
         floor(document, one["engine"], one["pieces"]).seconds
@@ -275,7 +260,7 @@ def _one_token_floor(document: Row, dtype: str) -> float | None:
 # ---- an estimate ----------------------------------------------------------------------------
 
 
-def loop_seconds(document: Row, engine: str, drafts: bool = True) -> float | None:
+def loop_seconds(document: Fields, engine: str, drafts: bool = True) -> float | None:
     """Return the loop's seconds per pass of an engine; None if no search of it was timed.
 
     Args:
@@ -292,7 +277,7 @@ def loop_seconds(document: Row, engine: str, drafts: bool = True) -> float | Non
     return middle(found[0]["loop_seconds"]) / found[0]["passes"] if found else None
 
 
-def _between(document: Row, part: str, engine: str, chunk: int) -> tuple[float | None, float]:
+def _between(document: Fields, part: str, engine: str, chunk: int) -> tuple[float | None, float]:
     """Return seconds and floor of a pass, interpolated; None outside the measured chunks."""
     found = sorted(
         (one for one in document["passes"] if (one["part"], one["engine"]) == (part, engine)),
@@ -306,41 +291,36 @@ def _between(document: Row, part: str, engine: str, chunk: int) -> tuple[float |
     return float(seconds), float(np.interp(chunk, chunks, floors))
 
 
-def sentence(document: Row, engine: str, system: Row) -> tuple[float, float] | None:
+def sentence(document: Fields, engine: str, system: Fields) -> tuple[float, float] | None:
     """Estimate the seconds that a sentence takes, and their floor.
 
     Returns:
         None where a pass was not measured.
     """
-    cycle, least = _between(document, "decoder", engine, system["chunk"])
-    once = [one for one in document["passes"] if one["engine"] == engine]
-    parts = ["encoder"]
-    if cycle is None:
-        return None
+    cycle, least = 0.0, 0.0
+    passes = [("decoder", "encoder", system["chunk"], 1)]
     if system["masks"] is not None:
-        drafting, drafting_floor = _between(document, "drafter", engine, system["masks"])
-        if drafting is None:
-            return None
-        cycle, least = cycle + drafting, least + drafting_floor
-        parts.append("drafter's encoder")
+        passes.append(("drafter", "drafter's encoder", system["masks"], 1))
     if "steps" in system:
-        step, step_floor = _between(document, "token drafter", engine, 1)
-        if step is None:
+        passes.append(("token drafter", "token drafter's encoder", 1, system["steps"]))
+    for part, _, chunk, times in passes:
+        one, one_floor = _between(document, part, engine, chunk)
+        if one is None:
             return None
-        cycle, least = cycle + system["steps"] * step, least + system["steps"] * step_floor
-        parts.append("token drafter's encoder")
-    before = [one for one in once if one["part"] in parts]
-    seconds = sum(middle(one["seconds"]) for one in before)
-    floors = sum(floor(document, engine, one["pieces"]).seconds for one in before)
+        cycle, least = cycle + times * one, least + times * one_floor
     cycle += loop_seconds(document, engine, system["chunk"] > 1) or 0.0
+    encoders = [encoder for _, encoder, _, _ in passes]
+    before = [p for p in document["passes"] if p["engine"] == engine and p["part"] in encoders]
+    seconds = sum(middle(p["seconds"]) for p in before)
+    floors = sum(floor(document, engine, p["pieces"]).seconds for p in before)
     return seconds + system["passes"] * cycle, floors + system["passes"] * least
 
 
-def _estimate_table(document: Row) -> Row:
+def _estimate_table(document: Fields) -> Fields:
     """Estimated seconds per sentence, with the acceptance of another pair of models."""
     given = document["acceptance"]
     baselines: dict[str, float] = {}
-    rows: list[Row] = []
+    rows: list[Fields] = []
     missing = []
     for system in given["systems"]:
         searches = [one for one in document["searches"] if one["name"] == system["search"]]
@@ -383,7 +363,7 @@ def _estimate_table(document: Row) -> Row:
     return {"title": "Estimate: milliseconds a sentence", "notes": notes, "rows": rows}
 
 
-def _estimate_row(engine: str, system: Row, seconds: float, least: float | None) -> Row:
+def _estimate_row(engine: str, system: Fields, seconds: float, least: float | None) -> Fields:
     return {
         "decoder": system["label"],
         "engine": engine,

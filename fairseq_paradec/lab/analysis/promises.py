@@ -1,7 +1,5 @@
 """Labels of outputs in benchmarks, reports and pages: exact, other dtype, relaxed, ..."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

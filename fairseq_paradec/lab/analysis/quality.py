@@ -6,8 +6,6 @@ Evaluation", section 3, with sacreBLEU's default seed. Resampled scores of trans
 from sacreBLEU's statistics; the others are means over outputs.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ that step. A step is a block of blockwise decoding, or a pass of any other metho
 of a pixel are side by side, as in the output. ``trace_plot`` is the picture for sentences.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Pure functions of the documents and records; ``commands/report.py`` reads and ch
 writes the page part by part. Tables and pictures come from the other modules.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from . import page, viewer
+from . import Fields, page, viewer
 from .acceptance_by_position import as_table
 from .benchmark_tables import label
 from .promises import EXACT, NOT_RECORDED
@@ -30,8 +28,6 @@ KINDS = {
 
 #: The ``id`` of the totals of all traces, and of the view of their sentences.
 TOTALS, VIEWER = "totals", "sentences"
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -215,7 +211,7 @@ def _parted(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{kind}: {', '.join(names)}" for kind, names in where.items()]
 
 
-def machines(documents: Sequence[Document]) -> list[Row]:
+def machines(documents: Sequence[Document]) -> list[Fields]:
     """Return one row per machine and set of versions, with its files."""
     parts = ("processor", "cores", "accelerator", "threads")
     packages = dict.fromkeys(name for d in documents for name in d.content["versions"])

@@ -1,7 +1,5 @@
 """The page of each result, and the list of them: pure functions of the JSON documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

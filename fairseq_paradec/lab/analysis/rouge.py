@@ -4,8 +4,6 @@ Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries"; zhang2020 re
 (section 5, Table 6).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Cells keep a legible size at any length of a sentence; the sheet grows instead.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

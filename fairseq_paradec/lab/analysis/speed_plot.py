@@ -4,8 +4,6 @@ Pure functions of a benchmark's JSON, of the counts of ``acceptance_by_position`
 ``paradec breakeven``. Each writes a ``.png`` or ``.svg`` file, or SVG into an open binary file.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,10 +13,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from . import Fields
 from .acceptance_by_position import Position
 from .benchmark_plot import COLOURS, WRONG, plt, save
 from .benchmark_tables import BEAM
-from .break_even import PAYS_WORDS, PREDICTED, Row
+from .break_even import PAYS_WORDS, PREDICTED
 from .speed_ups import LAST_BIN, SpeedUp, histograms, speed_ups, title
 
 #: Marks of settings or lines, in order.
@@ -199,7 +198,7 @@ def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | Bi
     save(figure, target)
 
 
-def draw_break_even(rows: Sequence[Row], name: str, target: Path | BinaryIO) -> None:
+def draw_break_even(rows: Sequence[Fields], name: str, target: Path | BinaryIO) -> None:
     """Draw speed-up over tokens a pass: a panel for each decoder, a line for each curve."""
     decoders, engines, sizes = (
         list(dict.fromkeys(row[column] for row in rows))

@@ -7,8 +7,6 @@ Sources: zhang2020, Figure 2 (batch and beam, against a Transformer with the sam
 (length); santilli2023, Figure 3 (threads); xia2022, Figure 4 (single sentences).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import option_error
+from . import Fields
 from .benchmark_tables import (
     BEAM,
     BINS,
@@ -27,8 +26,6 @@ from .benchmark_tables import (
     threads,
 )
 from .timing import Rounds, Spread, length_bins, speed_up
-
-Row = dict[str, Any]
 
 #: Settings by which speed-ups are listed.
 KINDS = ("batch", "beam", "batch-beam", "length", "threads")
@@ -307,7 +304,7 @@ def table(document: dict[str, Any], by: str, against: str = BEAM) -> dict[str, A
             for one in found
         ]
     else:
-        by_name: dict[str, Row] = {}
+        by_name: dict[str, Fields] = {}
         for one in found:
             row = by_name.setdefault(one.name, {"decoder": one.name, "label": one.label})
             row[one.at] = one.spread.text(2, "x")
@@ -324,7 +321,7 @@ def histogram_table(
     first = min((next(i for i, n in enumerate(one.bins) if n) for one in found), default=0)
     rows = []
     for one in found:
-        row: Row = {"decoder": one.name, "label": one.label, "sentences": len(one.ratios)}
+        row: Fields = {"decoder": one.name, "label": one.label, "sentences": len(one.ratios)}
         row |= {
             "median" if percent == 50 else f"{percent}%": f"{one.quantile(percent):.2f}x"
             for percent in QUANTILES

@@ -1,12 +1,11 @@
 """RESULTS.md, and what other pages show of the results: pure functions of the JSON documents."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
+from . import Fields
 from .benchmark_tables import (
     BEAM,
     GREEDY,
@@ -38,7 +37,6 @@ DTYPES = ("fp32", "bf16", "int8")
 #: What the table of README.md calls the output of a lossless decoder.
 GREEDY_OUTPUT = "greedy's"
 
-Row = dict[str, Any]
 Documents = Mapping[str, Mapping[str, Any]]
 
 
@@ -133,7 +131,7 @@ def fill(text: str, name: str, content: str) -> str:
     return f"{head}{begin}\n{content}\n{end}{tail}"
 
 
-def decoder_rows(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]]) -> list[Row]:
+def decoder_rows(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]]) -> list[Fields]:
     """Return the rows of the table of decoders, a group of columns for each dtype.
 
     Raises:
@@ -143,7 +141,7 @@ def decoder_rows(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]
     times = latencies(document)
     rows = []
     for one in chosen:
-        row: Row = {"decoder": one["decoder"], "needs": one["needs"]}
+        row: Fields = {"decoder": one["decoder"], "needs": one["needs"]}
         row["passes"] = "-"
         for dtype in DTYPES:
             ms: str | None = None if dtype == "fp32" else "-"
@@ -189,7 +187,7 @@ def first_table(chosen: Mapping[str, Any], documents: Documents) -> str:
     return table(rows)
 
 
-def lossless_rows(names: Sequence[str], documents: Documents, folder: str) -> list[Row]:
+def lossless_rows(names: Sequence[str], documents: Documents, folder: str) -> list[Fields]:
     """Return a row for each result that compares outputs."""
     rows = []
     for name in names:
@@ -208,7 +206,7 @@ def lossless_rows(names: Sequence[str], documents: Documents, folder: str) -> li
     return rows
 
 
-def drafting_rows(document: Mapping[str, Any], names: Sequence[str], size: str) -> list[Row]:
+def drafting_rows(document: Mapping[str, Any], names: Sequence[str], size: str) -> list[Fields]:
     """Return the speed of drafting decoders against greedy search, alone and in batches."""
     _systems(document, [{"fp32": name} for name in names])
     alone = latencies(document)
@@ -229,7 +227,7 @@ def drafting_rows(document: Mapping[str, Any], names: Sequence[str], size: str) 
 
 def peer_rows(
     document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]], size: str
-) -> list[Row]:
+) -> list[Fields]:
     """Return latency, throughput and memory of engines, a group of columns for each dtype.
 
     Args:
@@ -243,7 +241,7 @@ def peer_rows(
     sentences = document["setting"]["sentences"]
     rows = []
     for one in chosen:
-        row: Row = {key: text for key, text in one.items() if key not in DTYPES}
+        row: Fields = {key: text for key, text in one.items() if key not in DTYPES}
         for dtype in sorted({key for line in chosen for key in line} & {*DTYPES}):
             cells = ["-"] * 4
             if name := one.get(dtype):
@@ -260,7 +258,7 @@ def peer_rows(
     return rows
 
 
-def _compared(document: Mapping[str, Any]) -> Row:
+def _compared(document: Mapping[str, Any]) -> Fields:
     """Return what a document says of outputs that should be greedy's, in fp32."""
     if "systems" in document:
         exact = [one for one in document["systems"] if one["promise"] == "exact"]
@@ -284,7 +282,7 @@ def _compared(document: Mapping[str, Any]) -> Row:
     }
 
 
-def _systems(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]]) -> dict[str, Row]:
+def _systems(document: Mapping[str, Any], chosen: Sequence[Mapping[str, str]]) -> dict[str, Fields]:
     """Return the systems of a benchmark by label; refuse labels that it lacks."""
     systems = {system["label"]: system for system in document["systems"]}
     named = [one[dtype] for one in chosen for dtype in DTYPES if dtype in one]

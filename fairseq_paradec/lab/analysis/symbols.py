@@ -1,18 +1,17 @@
 """Tokens and flags as text that a terminal, a page and a picture can show."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
+from ...config import flag
 from ...output import printable
 
 
 def typed(flags: dict[str, Any]) -> list[str]:
     """Return a record's flags as typed, without those that are off."""
     return [
-        printable(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}")
+        printable(f"{flag(name)}{'' if value is True else f' {value}'}")
         for name, value in flags.items()
         if value is not None and value is not False
     ]

@@ -1,7 +1,5 @@
 """Totals over the sentences of one trace, or of one file of statistics."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,12 +8,11 @@ from typing import Any
 
 from ...errors import UsageError
 from ...records import Record, count, counts
+from . import Fields
 from .acceptance_by_position import Position
 from .promises import OTHER_DTYPE, promise_of
 from .symbols import typed
 from .trace_view import Sentence
-
-Row = dict[str, Any]
 
 RESCUED = "rescued"
 
@@ -105,7 +102,7 @@ def totals(tallies: Sequence[Tally]) -> dict[str, Any]:
     rows = []
     for one in tallies:
         sums = {name: sum(counts) for name, counts in one.counts.items()}
-        row: Row = {
+        row: Fields = {
             "file": one.name,
             "decoding": "; ".join(decodings(one)),
             "promise": "; ".join(one.promises),
@@ -154,7 +151,7 @@ def per_sentence(one: Tally) -> dict[str, Any]:
     return {"title": "Sentences", "notes": [], "rows": rows}
 
 
-def _spread(name: str, values: Sequence[float], total: float | str) -> Row:
+def _spread(name: str, values: Sequence[float], total: float | str) -> Fields:
     """Return one row: the distribution of a count over sentences."""
     return {
         "per sentence": name,

@@ -3,8 +3,6 @@
 All values come from ``TargetOrder``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ decoders take turns at each item of a round, so a busy moment of the machine slo
 Ratios are taken within a round, and the median of the rounds is reported.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> "Spread":
         """Summarise one value per round."""
         return cls(statistics.median(values), min(values), max(values))
 

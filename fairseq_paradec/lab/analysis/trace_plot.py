@@ -5,8 +5,6 @@ output from left to right. The cell in which a token is committed shows the toke
 and by a mark. The states are those of ``trace_view``, as in the terminal and on pages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,35 +24,32 @@ from .sheet import (
     wrap,
 )
 from .symbols import typed
-from .trace_view import (
-    ACCEPTED,
-    BIFURCATION,
-    BONUS,
-    DISCARDED,
-    GIVEN,
-    MEANINGS,
-    ORIGINS,
-    PENDING,
-    PREVIOUS,
-    RESCUED,
-    Sentence,
-)
+from .trace_view import MEANINGS, ORIGINS, Sentence, State
 
 #: Colours of the origins of committed tokens, distinct for colour-blind readers (Okabe and Ito).
-COLOURS = {
-    ACCEPTED: "#56b4e9",
-    GIVEN: "#cc79a7",
-    RESCUED: "#0072b2",
-    BIFURCATION: "#d55e00",
-    BONUS: "#009e73",
+COLOURS: dict[str, str] = {
+    State.ACCEPTED: "#56b4e9",
+    State.GIVEN: "#cc79a7",
+    State.RESCUED: "#0072b2",
+    State.BIFURCATION: "#d55e00",
+    State.BONUS: "#009e73",
 }
 #: Other cells, pale.
-PALE = {PREVIOUS: "#f7f0d4", DISCARDED: "#dfdfdf", PENDING: "#cde6ea"}
+PALE: dict[str, str] = {
+    State.PREVIOUS: "#f7f0d4",
+    State.DISCARDED: "#dfdfdf",
+    State.PENDING: "#cde6ea",
+}
 NOTHING = "#ffffff"
 #: Colours of directions, by name.
 DIRECTIONS = ("#00876c", "#a8558a", "#b8860b", "#5c6bc0")
 #: Marks of cells besides the colour.
-MARKS = {GIVEN: "=", RESCUED: "*", BIFURCATION: "[]", BONUS: "+"}
+MARKS: dict[str, str] = {
+    State.GIVEN: "=",
+    State.RESCUED: "*",
+    State.BIFURCATION: "[]",
+    State.BONUS: "+",
+}
 
 #: Inches: margin; largest sizes of all matrices together and of a cell; gap between strips.
 MARGIN, MATRIX, CELL, BETWEEN = 0.25, (34.0, 34.0), (0.32, 0.2), 0.3
@@ -161,10 +156,10 @@ def _kinds(sentence: Sentence) -> list[list[str]]:
             if origin.pass_number == one.number:
                 row.append(origin.direction or origin.by)
             elif origin.pass_number < one.number:
-                row.append(PREVIOUS)
+                row.append(State.PREVIOUS)
             elif position < len(one.draft):
                 state = one.draft[position].state
-                row.append(PENDING if state == PENDING else DISCARDED)
+                row.append(State.PENDING if state == State.PENDING else State.DISCARDED)
             else:
                 row.append("")
         rows.append(row)
@@ -182,7 +177,7 @@ def _colours(sentences: Sequence[Sentence]) -> dict[str, str]:
 
 def _meaning(kind: str) -> str:
     """Return the text of the legend."""
-    if kind == DISCARDED:
+    if kind == State.DISCARDED:
         return "drafted, not used"
     mark = f" ({MARKS[kind]})" if kind in MARKS else ""
     return ORIGINS.get(kind, MEANINGS.get(kind, f"written in direction {kind}")) + mark

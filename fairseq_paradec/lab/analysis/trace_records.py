@@ -1,29 +1,12 @@
 """From a trace's records, which docs/trace.md describes, to the states of their tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
 from ...records import Record, field, known, words
-from .trace_view import (
-    ACCEPTED,
-    BIFURCATION,
-    BONUS,
-    DISCARDED,
-    EOS,
-    GIVEN,
-    OPEN,
-    PENDING,
-    PREVIOUS,
-    RESCUED,
-    Cell,
-    Origin,
-    Pass,
-    Sentence,
-)
+from .trace_view import EOS, Cell, Origin, Pass, Sentence, State
 
 #: Values that are no log-probability; Python reads NaN and infinity from JSON.
 LARGEST = 1e9
@@ -91,7 +74,7 @@ def _of_draft(number: int, draft: Cell, own: Cell | None) -> Origin:
     """Return the origin of a draft accepted in pass ``number``; ``own``: the verifier's token."""
     other: tuple[str | None, float | None] = (None, None)
     log_prob = draft.log_prob
-    if own is not None and draft.state == RESCUED:
+    if own is not None and draft.state == State.RESCUED:
         other = own.token, own.log_prob
     elif own is not None:
         other = own.runner_up, own.runner_up_log_prob
@@ -114,9 +97,9 @@ def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str
         new = dict(zip(places, tokens)) if all(type(at) is int for at in places) else {}
         if len(new) < len(tokens) or len(places) != len(tokens) or new.keys() & written.keys():
             raise UsageError(f"{where}: got positions {places!r}; allowed: a new one per token")
-        cells = {at: Cell(token, PREVIOUS, at) for at, token in written.items()}
+        cells = {at: Cell(token, State.PREVIOUS, at) for at, token in written.items()}
         for i, (at, token) in enumerate(zip(places, tokens)):
-            cells[at] = _own(entry, i, token, BONUS, at)
+            cells[at] = _own(entry, i, token, State.BONUS, at)
         written |= new
         placed.append((number, cells, tokens, places))
     length = len(written)
@@ -127,7 +110,7 @@ def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str
             number,
             0,
             [],
-            [cells.get(at, Cell("", OPEN, at)) for at in range(length)],
+            [cells.get(at, Cell("", State.OPEN, at)) for at in range(length)],
             tokens,
             places,
         )
@@ -160,7 +143,7 @@ def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
         draft, verifier = draft[: len(committed)], verifier[: len(committed)]
     else:
         draft, verifier = (_up_to_end(line, accepted) for line in (draft, verifier))
-    before = [Cell(token, PREVIOUS, at) for at, token in enumerate(done)]
+    before = [Cell(token, State.PREVIOUS, at) for at, token in enumerate(done)]
     return Pass(
         number,
         start,
@@ -192,12 +175,12 @@ def _draft_cells(
     cells = []
     for i, token in enumerate(draft):
         if i < accepted and i >= count:
-            state = PENDING
+            state = State.PENDING
         elif i < accepted:
-            state = GIVEN if entry.get("given") is True else ACCEPTED
-            state = RESCUED if i < len(verifier) and verifier[i] != token else state
+            state = State.GIVEN if entry.get("given") is True else State.ACCEPTED
+            state = State.RESCUED if i < len(verifier) and verifier[i] != token else state
         else:
-            state = BIFURCATION if i == accepted < len(verifier) else DISCARDED
+            state = State.BIFURCATION if i == accepted < len(verifier) else State.DISCARDED
         cells.append(
             Cell(
                 token,
@@ -218,12 +201,12 @@ def _verifier_cells(
     cells = []
     for i, token in enumerate(verifier):
         if i < accepted:
-            agreed = ACCEPTED if i < count else PENDING
-            state = agreed if draft[i] == token else DISCARDED
+            agreed = State.ACCEPTED if i < count else State.PENDING
+            state = agreed if draft[i] == token else State.DISCARDED
         elif i == accepted and i < len(draft):
-            state = BIFURCATION
+            state = State.BIFURCATION
         else:
-            state = BONUS if i < count else DISCARDED
+            state = State.BONUS if i < count else State.DISCARDED
         cells.append(_own(entry, i, token, state, entry["start"] + i))
     return cells
 
@@ -233,7 +216,7 @@ def _up_to_end(line: list[str], first: int) -> list[str]:
     return line[: line.index(EOS, first) + 1] if EOS in line[first:] else line
 
 
-def _own(entry: Mapping[str, Any], i: int, token: str, state: str, position: int) -> Cell:
+def _own(entry: Mapping[str, Any], i: int, token: str, state: State, position: int) -> Cell:
     """Return the verifier's token i of a pass, which stands at ``position``."""
     other = known(entry, "runner_up", i, str)
     return Cell(

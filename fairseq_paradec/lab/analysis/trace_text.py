@@ -7,54 +7,37 @@ differs: below a blue candidate, V shows the verifier's own token, struck throug
 repeats the candidate. The steps are listed as in Stern et al. 2018, section 7.4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ...output import printable
 from .symbols import display_width
-from .trace_view import (
-    ACCEPTED,
-    BIFURCATION,
-    BONUS,
-    DISCARDED,
-    EOS,
-    GIVEN,
-    MEANINGS,
-    OPEN,
-    PENDING,
-    PREVIOUS,
-    RESCUED,
-    Cell,
-    Pass,
-    Sentence,
-)
+from .trace_view import EOS, MEANINGS, Cell, Pass, Sentence, State
 
 #: The largest number of tokens of earlier passes that a terminal shows.
 MOST_BEFORE, BEFORE = 100, 12
 
 #: Marks around a token, on pages and where there is no colour.
-MARKS = {
-    GIVEN: ("=", ""),
-    RESCUED: ("*", "*"),
-    BIFURCATION: ("[", "]"),
-    BONUS: ("+", ""),
-    DISCARDED: ("~", "~"),
-    PENDING: ("(", ")"),
-    OPEN: ("·", ""),
+MARKS: dict[str, tuple[str, str]] = {
+    State.GIVEN: ("=", ""),
+    State.RESCUED: ("*", "*"),
+    State.BIFURCATION: ("[", "]"),
+    State.BONUS: ("+", ""),
+    State.DISCARDED: ("~", "~"),
+    State.PENDING: ("(", ")"),
+    State.OPEN: ("·", ""),
 }
 
 #: ANSI attributes: black on yellow, white on blue, white on red, green, dim struck through, cyan;
 #: black on magenta.
-STYLES = {
-    PREVIOUS: "30;43",
-    GIVEN: "30;45",
-    RESCUED: "97;44",
-    BIFURCATION: "97;41",
-    BONUS: "32",
-    DISCARDED: "2;9",
-    PENDING: "36",
-    OPEN: "2",
+STYLES: dict[str, str] = {
+    State.PREVIOUS: "30;43",
+    State.GIVEN: "30;45",
+    State.RESCUED: "97;44",
+    State.BIFURCATION: "97;41",
+    State.BONUS: "32",
+    State.DISCARDED: "2;9",
+    State.PENDING: "36",
+    State.OPEN: "2",
 }
 
 
@@ -71,7 +54,7 @@ def legend(color: bool) -> str:
     lines = ["D: the drafter's tokens in a pass. V: the verifier's."]
     for state, meaning in MEANINGS.items():
         shown = paint(state, state, color)
-        if state == PREVIOUS and not color:
+        if state == State.PREVIOUS and not color:
             shown += " |"
         width = len(state) if color else len(shown)
         lines.append(f"  {shown}{' ' * (13 - width)}  {meaning}")
@@ -89,11 +72,11 @@ def sentence_text(sentence: Sentence, color: bool, width: int | None = None) -> 
     """
     lines = [printable(f"{sentence.name} ({sentence.decoding})")]
     source = ["(not in the trace)"] if sentence.source is None else sentence.source
-    lines += _grid(["source"], [[_shown(Cell(t, ACCEPTED), color)] for t in source], width)
+    lines += _grid(["source"], [[_shown(Cell(t, State.ACCEPTED), color)] for t in source], width)
     for one in sentence.passes:
         labels = [f"{one.number:>4} {letter}" for letter in "DV"]
         lines += _grid(labels, _columns(one, color), width)
-    output = [[_shown(Cell(t, ACCEPTED), color)] for t in sentence.output]
+    output = [[_shown(Cell(t, State.ACCEPTED), color)] for t in sentence.output]
     lines += _grid(["output"], output, width)
     return "\n".join([*lines, sentence.summary])
 

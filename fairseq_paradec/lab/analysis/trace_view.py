@@ -5,8 +5,7 @@ al. 2018, section 7.4; only those of blockwise decoding are special. ``trace_rec
 sentences, ``trace_text.py`` shows them in a terminal, ``viewer.py`` on a page.
 """
 
-from __future__ import annotations
-
+import enum
 import itertools
 from dataclasses import dataclass
 from typing import Any
@@ -15,38 +14,41 @@ from .blocks import METHOD, block_sizes
 
 EOS = "</s>"
 
-PREVIOUS, ACCEPTED, RESCUED, BIFURCATION, BONUS, DISCARDED, PENDING, OPEN, GIVEN = (
-    "previous",
-    "accepted",
-    "rescued",
-    "bifurcation",
-    "bonus",
-    "discarded",
-    "pending",
-    "open",
-    "given",
-)
+
+class State(enum.StrEnum):
+    """What became of a token in a pass."""
+
+    PREVIOUS = enum.auto()
+    ACCEPTED = enum.auto()
+    RESCUED = enum.auto()
+    BIFURCATION = enum.auto()
+    BONUS = enum.auto()
+    DISCARDED = enum.auto()
+    PENDING = enum.auto()
+    OPEN = enum.auto()
+    GIVEN = enum.auto()
+
 
 #: The meaning of each state of a token.
-MEANINGS = {
-    PREVIOUS: "committed by earlier passes",
-    ACCEPTED: "drafted and accepted",
-    GIVEN: "accepted from an earlier translation",
-    RESCUED: "accepted, though not the verifier's first choice",
-    BIFURCATION: "first rejected draft (D), the verifier's token in its place (V)",
-    BONUS: "committed where nothing was drafted",
-    DISCARDED: "not used",
-    PENDING: "agreed on, but the pass commits nothing yet",
-    OPEN: "not written yet",
+MEANINGS: dict[str, str] = {
+    State.PREVIOUS: "committed by earlier passes",
+    State.ACCEPTED: "drafted and accepted",
+    State.GIVEN: "accepted from an earlier translation",
+    State.RESCUED: "accepted, though not the verifier's first choice",
+    State.BIFURCATION: "first rejected draft (D), the verifier's token in its place (V)",
+    State.BONUS: "committed where nothing was drafted",
+    State.DISCARDED: "not used",
+    State.PENDING: "agreed on, but the pass commits nothing yet",
+    State.OPEN: "not written yet",
 }
 
 #: The origin of a token of the output, by its state in the pass that committed it.
-ORIGINS = {
-    ACCEPTED: "drafted and accepted",
-    GIVEN: MEANINGS[GIVEN],
-    RESCUED: MEANINGS[RESCUED],
-    BIFURCATION: "the verifier's own, in the place of a rejected draft",
-    BONUS: "the model's own, where nothing was drafted",
+ORIGINS: dict[str, str] = {
+    State.ACCEPTED: "drafted and accepted",
+    State.GIVEN: MEANINGS[State.GIVEN],
+    State.RESCUED: MEANINGS[State.RESCUED],
+    State.BIFURCATION: "the verifier's own, in the place of a rejected draft",
+    State.BONUS: "the model's own, where nothing was drafted",
 }
 
 
@@ -55,7 +57,7 @@ class Cell:
     """One token of a D or V line. Values that the trace lacks are None."""
 
     token: str  # as in the dictionary
-    state: str  # a key of ``MEANINGS``
+    state: State
     position: int | None = None  # in the output, from 0
     # the verifier's log-probability of the token at this position; -inf where it was not allowed
     log_prob: float | None = None
@@ -73,7 +75,7 @@ class Origin:
     """The origin of one token of the output. Values that the trace lacks are None."""
 
     pass_number: int  # the pass that committed it, from 1
-    by: str  # a key of ``ORIGINS``: its state in that pass
+    by: State  # a key of ``ORIGINS``: its state in that pass
     log_prob: float | None  # the verifier's log-probability of the token in that pass
     # the likeliest other token there: the verifier's second choice, or its first for a rescued
     # token
@@ -128,12 +130,12 @@ class Sentence:
     @property
     def rescued(self) -> int:
         """The number of accepted drafted tokens that were not the verifier's first choice."""
-        return sum(origin.by == RESCUED for origin in self.origins)
+        return sum(origin.by == State.RESCUED for origin in self.origins)
 
     @property
     def accepted(self) -> int:
         """The number of accepted drafted tokens, including rescued and given ones."""
-        return sum(one.by in (ACCEPTED, GIVEN) for one in self.origins) + self.rescued
+        return sum(one.by in (State.ACCEPTED, State.GIVEN) for one in self.origins) + self.rescued
 
     @property
     def tokens_per_pass(self) -> float:

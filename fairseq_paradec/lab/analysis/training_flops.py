@@ -4,8 +4,6 @@ Counted as in ``flops.py``, without the optimizer. Source: santilli2023, appendi
 counts a backward pass as one forward pass; here it is two, less for frozen parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,11 +17,11 @@ class Update:
     forward: float = 0  # of the forward passes
     backward: float = 0  # of the backward pass
 
-    def __add__(self, other: Update) -> Update:
+    def __add__(self, other: "Update") -> "Update":
         """Add."""
         return Update(self.forward + other.forward, self.backward + other.backward)
 
-    def __mul__(self, times: float) -> Update:
+    def __mul__(self, times: float) -> "Update":
         """Repeat."""
         return Update(self.forward * times, self.backward * times)
 

@@ -8,8 +8,6 @@ dependency graph (Santilli et al. 2023, Figure 4); and for beam search with draf
 Pure functions of the sentences of ``trace_view`` and the graphs of ``ddg``.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -22,7 +20,7 @@ from . import beam_tree, ddg, page
 from .promises import engine_of, promise_of
 from .symbols import is_rtl, typed
 from .trace_text import MARKS
-from .trace_view import MEANINGS, OPEN, ORIGINS, PREVIOUS, Cell, Origin, Pass, Sentence
+from .trace_view import MEANINGS, ORIGINS, Cell, Origin, Pass, Sentence, State
 
 #: The views that a page can open with.
 VIEWS = ("output", "passes", "steps", "dependencies", "tree")
@@ -199,7 +197,7 @@ def _pass(one: Pass, words: Words) -> dict[str, Any]:
 
 def _cells(line: Sequence[Cell], words: Words) -> dict[str, Any]:
     """Return the pass's own cells of a D or V line, column by column."""
-    cells = [cell for cell in line if cell.state not in (PREVIOUS, OPEN)]
+    cells = [cell for cell in line if cell.state not in (State.PREVIOUS, State.OPEN)]
     return {
         "position": [cell.position for cell in cells],
         "token": words.numbers(cell.token for cell in cells),

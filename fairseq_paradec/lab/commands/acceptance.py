@@ -6,8 +6,6 @@ so the machine may be busy. Finished rows are saved at once; the same command th
 that are missing, or whose checkpoints, data, flags, plugin or machine have changed.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

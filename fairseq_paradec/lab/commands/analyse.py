@@ -10,8 +10,6 @@ translations, T- for references, S- for sources. Spaces separate tokens, so anal
 words need tokenised texts.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FLOPs of decoding, from traces, and of training, from a data set's lengths (santilli2023)."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 from collections import Counter
@@ -13,7 +11,7 @@ from ... import registry
 from ...cli import arguments
 from ...errors import UsageError, option_error
 from ...registry import METHODS
-from ..analysis import training_flops
+from ..analysis import Fields, training_flops
 from ..analysis.benchmark_tables import OWN_GREEDY, latencies
 from ..analysis.decoding_flops import Count, Decoded, greedy
 from ..analysis.flops import Heads, Shape
@@ -21,7 +19,6 @@ from ..analysis.timing import Spread, speed_up
 from ..analysis.training_flops import Update
 from ..measure.traits import traits
 from .analyse_speed import MEASURED, TRACED, read_benchmark, read_records
-from .analyse_texts import Row
 from .flops_files import BLOCK_NAT, BLOCKWISE, TRANSFORMER, Checkpoint, read_checkpoint
 from .text_files import each_once, named
 
@@ -132,7 +129,7 @@ def _steps(record: Mapping[str, Any], size: int) -> bool:
     )
 
 
-def decoding(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def decoding(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Count the FLOPs of traces."""
     if (args.training_flops or args.drafter_training_flops) and args.benchmark is None:
         raise option_error("--benchmark", None, "a file, with FLOPs of training beside its speeds")
@@ -184,7 +181,7 @@ def _speeds(benchmark: str | None) -> dict[str, Spread]:
     return {name: speed_up(times[OWN_GREEDY], rounds) for name, rounds in times.items()}
 
 
-def _cost(decoding: float, trained: float, speed: Spread) -> Row:
+def _cost(decoding: float, trained: float, speed: Spread) -> Fields:
     """Return FLOPs beside speed: santilli2023, Tables 3 and 5."""
     return {
         "training FLOP": f"{trained:.3e}" if trained else "-",
@@ -194,7 +191,7 @@ def _cost(decoding: float, trained: float, speed: Spread) -> Row:
     }
 
 
-def _row(total: Count, plain: Count, sentences: int, tokens: int) -> Row:
+def _row(total: Count, plain: Count, sentences: int, tokens: int) -> Fields:
     """Return the numbers of one trace."""
     parts = {part: getattr(total, part) for part in ("encoder", "decoder", "projection", "drafter")}
     return {
@@ -289,7 +286,7 @@ def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
     return mean
 
 
-def training(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def training(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Count the FLOPs of training."""
     paths = each_once("CHECKPOINT", args.checkpoint)
     found = {path: read_checkpoint("CHECKPOINT", path) for path in paths}

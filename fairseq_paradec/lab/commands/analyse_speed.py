@@ -1,7 +1,5 @@
 """The analyses of benchmarks and traces, for ``paradec analyse``: speed-ups and acceptance."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterator
@@ -11,11 +9,10 @@ from typing import Any
 from ...errors import UsageError, option_error
 from ...records import Record
 from ...records import read as read_lines
-from ..analysis import acceptance_by_position, speed_ups
+from ..analysis import Fields, acceptance_by_position, speed_ups
 from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, BlockPoint, block_points
 from ..analysis.trace_records import read_sentence
 from ..measure.documents import BENCHMARK, check
-from .analyse_texts import Row
 from .pages import check_picture
 from .text_files import each_once, named, read
 
@@ -54,7 +51,7 @@ def read_records(path: str) -> Iterator[Record]:
         yield record
 
 
-def blocks(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def blocks(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Compare speed-up with mean accepted block, and draw both for ``--plot``."""
     if args.plot is not None and args.plot.suffix != ".png":
         raise option_error("--plot", str(args.plot), "a name that ends in .png")
@@ -101,7 +98,7 @@ def blocks(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ]
 
 
-def speed_up(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def speed_up(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Show speed-ups by batch, beam, length or threads, and draw them for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     document = read_benchmark(args.benchmark)
@@ -117,7 +114,7 @@ def speed_up(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     return found["rows"], [f"{document['title']}: {found['title']}.", *found["notes"]]
 
 
-def histogram(args: argparse.Namespace) -> tuple[list[Row], list[str], str]:
+def histogram(args: argparse.Namespace) -> tuple[list[Fields], list[str], str]:
     """Show the speed-ups of single sentences, and draw them for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     document = read_benchmark(args.benchmark)
@@ -130,7 +127,7 @@ def histogram(args: argparse.Namespace) -> tuple[list[Row], list[str], str]:
     return found["rows"], [f"{document['title']}: {found['title']}.", *found["notes"]], bars
 
 
-def acceptance(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def acceptance(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Show how often the i-th token of a draft is accepted, and draw it for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     by_path = {}

@@ -4,8 +4,6 @@ Those of zhang2020 (IBDecoder) and imamura2020 (double-token decoding), xia2022'
 and ROUGE of summaries.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable, Iterable
@@ -15,7 +13,7 @@ from typing import Any
 
 from ...cli import arguments
 from ...errors import UsageError, option_error
-from ..analysis import agreement, by_length, likelihood, ngrams
+from ..analysis import Fields, agreement, by_length, likelihood, ngrams
 from ..analysis.quality import RESAMPLES, SEED
 from .text_files import (
     REFERENCE,
@@ -31,8 +29,6 @@ from .text_files import (
 )
 
 OTEM_ORDERS = (2, 4)
-
-Row = dict[str, Any]
 
 
 def system_texts(args: argparse.Namespace) -> tuple[dict[str, list[str]], list[str]]:
@@ -61,10 +57,10 @@ def number_or_scores(flag: str, given: str) -> float | dict[int, list[float]]:
     return value
 
 
-def pmi(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def pmi(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Compare a model's perplexity with those of others."""
     model = number_or_scores("MODEL", args.model)
-    rows: list[Row] = []
+    rows: list[Fields] = []
     for name in args.ar:
         plain = number_or_scores("AR", name)
         if isinstance(model, dict) and isinstance(plain, dict):
@@ -89,14 +85,14 @@ def pmi(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ]
 
 
-def over_translation(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def over_translation(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Measure each system's over-translation."""
     systems, references = system_texts(args)
     wanted = [line.split() for line in references]
     rows = []
     for name, texts in {**systems, "(reference)": references}.items():
         found = ngrams.over_translation([line.split() for line in texts], wanted)
-        row: Row = {"system": name}
+        row: Fields = {"system": name}
         row |= {f"OTEM-{n}": round(100 * found.otem(n), 2) for n in OTEM_ORDERS}
         row |= {f"{n}-grams": round(100 * rate, 2) for n, rate in enumerate(found.rates, start=1)}
         row["length penalty"] = round(found.length_penalty, 3)
@@ -110,7 +106,7 @@ def over_translation(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ]
 
 
-def repetition(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def repetition(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Measure how often a token directly repeats."""
     texts = translations(args.hyp)
     if args.ref is not None:
@@ -136,7 +132,7 @@ def repetition(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ]
 
 
-def rouge(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def rouge(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Compute ROUGE of summaries."""
     from ..analysis import rouge as scored  # the import takes a second
 
@@ -187,7 +183,7 @@ def rouge_notes(count: int, stemming: bool, mark: str | None) -> list[str]:
     ]
 
 
-def ngram_precision(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def ngram_precision(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Compare the precision of the two ends of translations."""
     systems, references = system_texts(args)
     wanted = [line.split() for line in references]
@@ -202,7 +198,7 @@ def ngram_precision(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ends = [{}, *({side: edge} for side in ("left", "right") for edge in args.edges)]
     rows = []
     for end in ends:
-        row: Row = {"tokens": " ".join(f"{side} {edge}" for side, edge in end.items()) or "all"}
+        row: Fields = {"tokens": " ".join(f"{side} {edge}" for side, edge in end.items()) or "all"}
         for n in args.n or (1, 4):
             first = None
             for name, ours in tokens.items():
@@ -220,7 +216,7 @@ def ngram_precision(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ]
 
 
-def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def length_bins(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Show quality and time by length of the source."""
     systems, references = system_texts(args)
     sources = sentences("SRC", args.src, SOURCE)
@@ -241,7 +237,8 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     for place, one in enumerate(bins):
         low, high = min(lengths[i] for i in one), max(lengths[i] for i in one)
         name = str(low) if low == high else f"{low}-{high}"
-        row: Row = {"source tokens": "all" if place == args.bins else name, "sentences": len(one)}
+        name = "all" if place == args.bins else name
+        row: Fields = {"source tokens": name, "sentences": len(one)}
         row |= {f"{metric}, {name}": round(values[place], 2) for name, values in quality.items()}
         for name, seconds in zip(systems, times, strict=False):
             row[f"ms, {name}"] = round(1000 * sum(seconds[i] for i in one) / len(one), 1)
@@ -266,7 +263,7 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     return rows, notes
 
 
-def contrastive(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def contrastive(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Measure how often a model prefers the right target."""
     right, wrong = scores("SCORES_RIGHT", args.right), scores("SCORES_WRONG", args.wrong)
     likelihood.check_same_sentences(right, wrong, (args.right, args.wrong))
@@ -295,7 +292,7 @@ def contrastive(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
     ]
 
 
-def contrastive_make(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
+def contrastive_make(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Write a contrastive test set."""
     sources = sentences("SRC", args.src, SOURCE)
     references = sentences("REF", args.ref, REFERENCE)

@@ -7,8 +7,6 @@ this package's greedy search are always among the decoders. What was measured is
 round: run the same command again to go on.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

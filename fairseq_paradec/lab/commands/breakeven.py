@@ -7,8 +7,6 @@ the same engine and dtype, in interleaved rounds. The model is a checkpoint with
 random weights of a known size with random drafters. One sentence at a time, on the CPU.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from ...cli import arguments
@@ -77,11 +75,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "32",
     )
     add("--drafter-layers", type=number, default=1, help="the same: its decoder's (default: 1)")
+    add(
+        "--drafter-size",
+        choices=arguments.ARCH_SIZES,
+        help="with --arch-size: assisted's drafter is a Transformer of this size, encoder and all",
+    )
     add("--drafter-shortlist", type=number, help="draft from so many first tokens (default: all)")
     add(
         "--drafter-dtype",
         choices=DRAFTER_DTYPES,
-        help="of the drafts' weights (default: as the decoders', int8 where passes are native)",
+        help="of the drafts' weights (default: the decoders' own)",
     )
     add(
         "--mark",

@@ -6,8 +6,6 @@ word, each with the last translation as its prediction, beside greedy search. Se
 on this machine; the measurements alternate.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -5,11 +5,8 @@ pass in which each token became final, and its probability there: tokens of one 
 parallel, and depend on those of the pass before (Santilli et al. 2023, section 3.5 and Figure 4).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
-import gc
 import io
 import logging
 import os
@@ -21,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ... import files
 from ...cli import arguments
 from ...errors import UsageError, needs, option_error
 from ...records import TRACE, is_report, written_by
@@ -97,12 +95,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read or decode, then show everything."""
-    logging.disable(logging.INFO)  # the closing line of the decoder, and fairseq's log
-    try:
+    with arguments.quiet(logging.INFO):  # without the decoder's closing line, and fairseq's log
         return _run(args)
-    finally:
-        gc.collect()  # the decoder logs its closing line here, while logging is off
-        logging.disable(logging.NOTSET)
 
 
 def _index(text: str) -> int:
@@ -233,16 +227,7 @@ def _lines(args: argparse.Namespace) -> list[str]:
     """
     if args.text is not None:
         return [str(line) for line in args.text]
-    try:
-        if args.input == "-":
-            text = sys.stdin.read()
-        else:
-            text = Path(args.input).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        allowed = f"a text file in UTF-8, a sentence a line ({error})"
-        raise option_error("--input", args.input, allowed) from error
-    if not text:
-        raise option_error("--input", args.input, "a file with a sentence a line; it is empty")
+    text = sys.stdin.read() if args.input == "-" else files.read("--input", args.input)
     return text.removesuffix("\n").split("\n")
 
 

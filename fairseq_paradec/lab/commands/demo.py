@@ -3,8 +3,6 @@
 Sentences are decoded one by one on the CPU. The table has passes, time, and equality with greedy.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ the text before is the draft. The table has passes by decoder with drafts and wi
 depend on what else the machine does; times, with --rounds, do.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -6,8 +6,6 @@ images have PSNR against the targets of DATA. A repeated command reuses a finish
 checkpoint, data, flags, plugin and machine are the same.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

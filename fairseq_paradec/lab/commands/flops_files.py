@@ -1,7 +1,5 @@
 """Checkpoints of ``paradec analyse flops`` and ``training-flops``: sizes and options alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

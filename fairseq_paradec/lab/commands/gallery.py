@@ -6,8 +6,6 @@ missing, or if the demo's models decode differently. It does not compare picture
 matplotlib draws other bytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

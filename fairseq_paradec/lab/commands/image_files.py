@@ -1,7 +1,5 @@
 """Files of ``paradec images compare``: a data folder of images, systems' outputs and reports."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

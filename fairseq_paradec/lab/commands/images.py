@@ -6,8 +6,6 @@ supplement), and prints each system's PSNR and, given the decoders' reports, the
 block. Give greedy search first: the other systems are compared with the first.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import os
@@ -25,14 +23,12 @@ from ...cli import arguments
 from ...errors import UsageError, option_error
 from ...files import replacing
 from ...images import Pixels, Size
-from ..analysis import text_table
+from ..analysis import Fields, text_table
 from ..analysis.quality import RESAMPLES, SEED, ImageQuality
 from ..measure import documents
 from ..settings import Made
 from . import pages
 from .image_files import Pair, Passes, read_outputs, read_pairs, read_report
-
-Row = dict[str, Any]
 
 BICUBIC = "(bicubic enlarging)"
 TRUTH = "(the large image)"
@@ -122,12 +118,12 @@ def table(
     numbers: Sequence[int],
     size: Size,
     reports: Mapping[str, Passes],
-) -> list[Row]:
+) -> list[Fields]:
     """Return the quality of all systems, and of bicubic enlarging."""
     quality = ImageQuality([_text(pair.large) for pair in pairs], size)
     outputs = {label: [found[number] for number in numbers] for label, found in systems.items()}
     outputs[BICUBIC] = [enlarged(pair.small, size) for pair in pairs]
-    rows: list[Row] = []
+    rows: list[Fields] = []
     first: list[str] | None = None
     for label, found in outputs.items():
         texts = list(map(_text, found))
@@ -138,7 +134,7 @@ def table(
             change, *ends = quality.differences(texts, first)["PSNR"]
             against = f"{change:+.2f} ({ends[0]:+.2f} to {ends[1]:+.2f})"
         first = first or texts
-        row: Row = {
+        row: Fields = {
             "system": label,
             "PSNR": round(float(each.mean()), 2),
             "95% interval": f"{low:.2f} to {high:.2f}",

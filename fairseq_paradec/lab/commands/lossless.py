@@ -3,8 +3,6 @@
 Exactness is counted, not timed: the command may run beside other work.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

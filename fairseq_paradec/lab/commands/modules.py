@@ -5,8 +5,6 @@ and decoders take turns at each sentence. The clocks inside the decoder slow it 
 ``paradec benchmark`` to compare speed.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from ...cli import arguments

@@ -7,8 +7,6 @@ architectures.
 is trained on them writes in the same order, a token a step, like transformer_both_ends.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import sys
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...cli import arguments
+from ...config import flag
 from ...errors import excludes, option_error
 from . import pages, text_files
 
@@ -39,7 +38,7 @@ SWITCHES = {
 }
 
 
-def chosen_order(args: argparse.Namespace) -> TargetOrder:
+def chosen_order(args: argparse.Namespace) -> "TargetOrder":
     """Build the order from the flags, and from the preset where no flag is given.
 
     Raises:
@@ -79,9 +78,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     for name, text in NUMBERS.items():
-        add(f"--{name.replace('_', '-')}", type=int, metavar="N", help=f"{text} (default: 1)")
+        add(flag(name), type=int, metavar="N", help=f"{text} (default: 1)")
     for name, text in SWITCHES.items():
-        add(f"--{name.replace('_', '-')}", action="store_true", help=text)
+        add(flag(name), action="store_true", help=text)
     add("--arch", metavar="NAME", help="start from an architecture's order: ibdecoder, sa, ...")
     target = parser.add_mutually_exclusive_group()
     target.add_argument(

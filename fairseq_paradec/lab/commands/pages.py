@@ -1,7 +1,5 @@
 """Checks and writing of output files: pages and pictures."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

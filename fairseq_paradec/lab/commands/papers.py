@@ -5,8 +5,6 @@ the models of --path and --drafter-path, or on those that papers.toml names. --p
 docs/papers.md from papers.toml and results/*.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

@@ -8,8 +8,6 @@ both measured in the same rounds. The model is a checkpoint, or random weights o
 pass takes as long. On the CPU.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -5,8 +5,6 @@ Reads every ``*.json`` and ``*.jsonl`` in the folder (not below it) that a measu
 same files give the same bytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import dataclasses

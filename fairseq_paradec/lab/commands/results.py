@@ -3,8 +3,6 @@
 Pages are not edited by hand: ``--check`` fails if one differs from its JSON file.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import json

@@ -1,30 +1,58 @@
-"""Measure what a start costs: an import, help, a first sentence; each in a process of its own.
+"""Measure what a start costs: an import, help, loading a model, a first sentence.
 
-The processor's time is what counts: other work on the machine hardly changes it, but for a core
-that two threads share. The processes alternate.
+Each runs in a process of its own. The processor's time is what counts: other work on the machine
+hardly changes it, but for a core that two threads share. The processes alternate.
 """
-
-from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import shlex
 import subprocess
 import sys
-import time
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ...cli import arguments
-from ...errors import UsageError
+from ...errors import UsageError, option_error
 from ..settings import Made
+
+PARADEC = [sys.executable, "-m", "fairseq_paradec"]
+
+
+# A process begins with the memory of the one that starts it, to the system: that is a small one.
+LAUNCH = """
+import os, subprocess, sys, time
+begin = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+passed = time.perf_counter() - begin
+status = os.waitstatus_to_exitcode(status)
+print(status, used.ru_utime, used.ru_stime, passed, used.ru_maxrss / 1024)
+"""
+
+
+class Cost(NamedTuple):
+    """What a process costs."""
+
+    user: float  # seconds that the process itself computes
+    system: float  # seconds that the kernel computes for it
+    whole: float  # seconds by the clock
+    memory: float  # MiB, the most that was resident, shared files among it
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    add("--model", metavar="DIR", required=True, help="a folder of paradec pack")
+    add("--model", metavar="DIR", help="a folder of paradec pack")
+    add(
+        "--arch-size",
+        choices=arguments.ARCH_SIZES,
+        help="instead of --model: random weights of this size, packed alone in int8; their output "
+        "has as many tokens as the sentence",
+    )
     add("--text", default="A dog runs.", help="the sentence (default: %(default)s)")
     add("--rounds", type=arguments.whole_number, default=5, help="(default: 5)")
     add("--busy", action="store_true", help="measure though others use the machine; it is noted")
@@ -37,51 +65,86 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: a process fails.
     """
+    from ..measure import documents
+
+    if (args.model is None) == (args.arch_size is None):
+        raise option_error("--model", args.model, "one of --model and --arch-size")
+    documents.check_out(args.out)
+    with tempfile.TemporaryDirectory(prefix="paradec-start-up-") as room:
+        model = args.model or random_folder(args.arch_size, Path(room))
+        _measure(args, model, [] if args.model else ["--max-len-a", "1", "--max-len-b", "0"])
+    return 0
+
+
+def _measure(args: argparse.Namespace, model: str, limits: list[str]) -> None:
+    """Measure the processes in rounds, and write the table."""
     from ..measure import documents, machine
 
-    documents.check_out(args.out)
-    paradec = [sys.executable, "-m", "fairseq_paradec"]
-    translate = ["translate", "--model", args.model, "--text", args.text]
+    translate = ["translate", "--text", args.text, *limits, "--model"]
+    load = "import sys, fairseq_paradec; fairseq_paradec.load(sys.argv[1])"
     starts = {
         "import torch": [sys.executable, "-c", "import torch"],
         "import fairseq_paradec": [sys.executable, "-c", "import fairseq_paradec"],
-        "paradec --help": [*paradec, "--help"],
-        f"paradec {shlex.join(translate)}": [*paradec, *translate],
+        "paradec --help": [*PARADEC, "--help"],
+        "fairseq_paradec.load": [sys.executable, "-c", load, model],
+        f"paradec {shlex.join(translate)} {args.arch_size or model}": [*PARADEC, *translate, model],
     }
-    times = np.empty((args.rounds, len(starts), 3))
+    costs = np.empty((args.rounds, len(starts), len(Cost._fields)))
     for turn, (place, command) in itertools.product(range(args.rounds), enumerate(starts.values())):
         if not args.busy:
             machine.wait_until_idle()
-        times[turn, place] = seconds(command)
-    medians = np.median(times, axis=0)
+        costs[turn, place] = cost(command)
+    medians = np.median(costs, axis=0)
     rows = [
         {
             "start": start,
             "processor, s": round(user, 2),
             "its kernel's, s": round(system, 2),
             "by the clock, s": round(whole, 2),
+            "peak memory, MiB": round(memory),
         }
-        for start, (user, system, whole) in zip(starts, medians.tolist(), strict=True)
+        for start, (user, system, whole, memory) in zip(starts, medians.tolist(), strict=True)
     ]
     used = machine.busy_cores()
     notes = [
-        f"Medians of {args.rounds} rounds. Processor: the time that the process itself computes.",
+        f"Medians of {args.rounds} rounds. Processor: the time that the process itself computes. "
+        "Memory: the most that was resident, mapped files that processes share among it.",
         *([] if used is None else [f"Cores that others used after the last round: {used:.1f}."]),
     ]
     documents.save_made(Made(args.argv, args.out, args.title), notes, rows)
-    return 0
 
 
-def seconds(command: list[str]) -> tuple[float, float, float]:
-    """Run a command; return its seconds of the processor, of the kernel, and by the clock.
+def random_folder(size: str, room: Path) -> str:
+    """Make a model folder of random weights, packed alone in int8; return its path."""
+    import torch
+
+    from ...plugin.files import new_checkpoint
+    from ..measure.passes.models import WORDS, WORDS_OF, random_pair
+
+    pair = random_pair(size, WORDS_OF.get(size, WORDS), 1, kinds=())
+    for language in ("source", "target"):
+        pair.task.source_dictionary.save(str(room / f"dict.{language}.txt"))
+    options = {**vars(pair.args), "_name": "transformer"}
+    weights = new_checkpoint("source", "target", options, pair.model.state_dict())
+    torch.save(weights, room / "model.pt")
+    del pair, weights
+    given = [str(room), str(room / "packed"), "--path", str(room / "model.pt")]
+    given += ["-s", "source", "-t", "target", "--engine-dtype", "int8", "--packed-only"]
+    cost([*PARADEC, "pack", *given])
+    return str(room / "packed")
+
+
+def cost(command: list[str]) -> Cost:
+    """Run a command; return what it costs.
 
     Raises:
         UsageError: it fails.
     """
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise UsageError(f"{shlex.join(command)}: exit status {process.returncode}")
-    return used.ru_utime, used.ru_stime, time.perf_counter() - begin
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", LAUNCH, *command], capture_output=True, text=True, check=True
+    )
+    status, *numbers = map(float, done.stdout.split())
+    if status:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise UsageError(f"{shlex.join(command)}: exit status {status:.0f}: {last}")
+    return Cost(*numbers)

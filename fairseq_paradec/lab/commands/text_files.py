@@ -1,7 +1,5 @@
 """Files of texts and scores: plain text, or what fairseq-generate printed."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

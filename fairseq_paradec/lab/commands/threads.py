@@ -4,8 +4,6 @@ Generators with one thread each stand in threads of one process, where they shar
 processes. All decode the same sentences, one at a time, in interleaved rounds. On the CPU.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from ...cli import arguments

@@ -4,8 +4,6 @@ Reads what ``--trace-file`` of fairseq-generate wrote, for any method, sentence 
 files of the same sentences, such as one per method, are shown side by side.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -5,8 +5,6 @@ own task and label-smoothed criterion (zhang2020, Table 1, column Train). With -
 compared with itself in an older checkout, by fairseq's own trainer.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from ...cli import arguments

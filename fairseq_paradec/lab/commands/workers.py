@@ -4,8 +4,6 @@ Each way is the whole command, from its start to its end, and the same for one l
 alternate, on an idle machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import shlex

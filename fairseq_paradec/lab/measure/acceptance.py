@@ -1,7 +1,5 @@
 """``paradec acceptance``: the share of drafted tokens that a verifier accepts, in every setting."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -13,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from ...config import flag
 from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
@@ -114,11 +113,10 @@ def combinations(args: Settings, tests: Sequence[Test]) -> list[Setting]:
         first = args.swept[name][0]
         if first is None or any(name in setting.options for setting in found):
             continue
-        flag = "--" + name.replace("_", "-")
         users = [one.name for one in METHODS.values() if name in one.reads]
         if any(name in METHODS[d].reads for d in args.decoding):  # the model's own heads draft
-            raise needs(flag, first, "a --path that has no heads of its own")
-        raise needs(flag, first, f"--decoding {' or '.join(users)}")
+            raise needs(flag(name), first, "a --path that has no heads of its own")
+        raise needs(flag(name), first, f"--decoding {' or '.join(users)}")
     return found
 
 

@@ -1,7 +1,5 @@
 """The rows of ``paradec acceptance``: what a setting's outputs and passes come to."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 from collections.abc import Sequence

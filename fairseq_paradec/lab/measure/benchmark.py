@@ -4,8 +4,6 @@ fairseq's beam 5 and greedy search and this package's greedy search are always a
 to separate the gain of an algorithm from that of the engine.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """``paradec breakeven``: from how many tokens a pass drafting pays."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +15,22 @@ from ...model_checks import has_heads
 from ...plugin.tasks.loading import decoder as build
 from ...registry import HEADS, METHODS
 from ...variants import Offer
-from ..analysis.break_even import MEASURED, OWN, PREDICTED, Mark, Point, Row, at, pays_from
+from ..analysis import Fields
+from ..analysis.break_even import MEASURED, OWN, PREDICTED, Mark, Point, at, pays_from
 from ..analysis.markdown import markdown
 from ..analysis.timing import Rounds, speed_up, total
 from ..settings import Made, Timing
 from . import documents, rounds
 from .loading import choose
-from .passes.models import Pair, SizedModel, check_model, make_pair, parse_engine, sizes
+from .passes.models import (
+    Pair,
+    RandomDrafter,
+    SizedModel,
+    check_model,
+    make_pair,
+    parse_engine,
+    sizes,
+)
 from .told import tell, with_errors
 from .traits import drafting
 
@@ -44,6 +51,7 @@ class Settings(SizedModel, Timing):
     rates: Sequence[float]  # how often a drafted token is right
     drafter_width: int | None  # of a random drafter; None: the model's
     drafter_layers: int  # of its decoder
+    drafter_size: str | None  # instead: a random Transformer of this size; None: a shallow decoder
     drafter_shortlist: int | None  # so many first tokens to draft from; None: all
     drafter_dtype: str | None  # of the drafts' weights; None: the decoders' own default
     marks: Sequence[Mark]  # where trained pairs stand
@@ -54,6 +62,11 @@ class Settings(SizedModel, Timing):
     out: Path | None  # the JSON file to write; None: none
     title: str | None  # of the table; None: made of the model's name
     beam: int | None  # of drafted beams; None: drafts are of greedy search
+
+    @property
+    def random_drafter(self) -> RandomDrafter:
+        """What drafts token by token for random weights."""
+        return RandomDrafter(self.drafter_width, self.drafter_layers, self.drafter_size)
 
 
 @dataclass
@@ -213,7 +226,7 @@ def make_samples(pair: Pair, args: Settings) -> list[Any]:
     return [dataset.collater([one]) for one in dataset]
 
 
-def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark]) -> list[Row]:
+def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark]) -> list[Fields]:
     """Make the rows: each curve's break-even, own drafts and marks; then the measured points.
 
     Args:
@@ -223,7 +236,7 @@ def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark])
     """
     greedy: dict[str, Rounds] = {}
     curves: dict[Curve, list[Point]] = {}
-    own_drafts: dict[Curve, Row] = {}
+    own_drafts: dict[Curve, Fields] = {}
     answers, measured = [], []
     for way, times in zip(ways, seconds, strict=True):
         if way.decoder == GREEDY:
@@ -266,7 +279,7 @@ def _row(
     point: Point | None,
     ms: float | None,
     greedy_ms: float,
-) -> Row:
+) -> Fields:
     """Make a row; what is not known is ``-``."""
     engine, decoder, block_size = curve
     numbers = {
@@ -294,11 +307,14 @@ def breakeven(args: Settings) -> int:
         raise needs("--drafter-width", args.drafter_width, "--arch-size")
     if args.drafter_layers != 1 and args.arch_size is None:
         raise needs("--drafter-layers", args.drafter_layers, "--arch-size")
+    if args.drafter_size is not None and args.arch_size is None:
+        raise needs("--drafter-size", args.drafter_size, "--arch-size")
     if args.out is not None:
         documents.check_out(args.out)
     torch.set_num_threads(args.threads)
     drafted = max(1, max(args.block_sizes) - 1)  # blockwise counts the verifier's own token
-    pair = make_pair(args, drafted, args.drafter_width, args.drafter_layers)
+    kinds = {METHODS[one].drafter for one in args.decoders or drafting()}
+    pair = make_pair(args, drafted, args.random_drafter, kinds)
     drafters = find_drafters(pair, args)
     if args.drafter_shortlist and all(SHORTLIST not in METHODS[one].reads for one in drafters):
         raise excludes("--drafter-shortlist", args.drafter_shortlist, " and ".join(drafters))

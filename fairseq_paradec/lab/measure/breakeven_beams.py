@@ -1,7 +1,5 @@
 """``paradec breakeven --beam``: from how many steps a pass drafted beams pay."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +13,8 @@ from ...errors import excludes, option_error
 from ...plugin.tasks.loading import decoder as build
 from ...registry import METHODS
 from ...variants import Offer
-from ..analysis.break_even import MEASURED, PAYS, Row
+from ..analysis import Fields
+from ..analysis.break_even import MEASURED, PAYS
 from ..analysis.markdown import markdown
 from ..settings import Made
 from . import documents, rounds
@@ -77,10 +76,10 @@ def middle(found: Sequence[Costs]) -> Costs:
     return Costs(statistics.median(one.step for one in found), few, many)
 
 
-def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]]) -> list[Row]:
+def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]]) -> list[Fields]:
     """Make the rows: of each way and depth where it pays, the marks, and the rates."""
-    answers: list[Row] = []
-    measured: list[Row] = []
+    answers: list[Fields] = []
+    measured: list[Fields] = []
     for way, of_rounds in zip(ways, found, strict=True):
         for depth in dict.fromkeys(args.block_sizes):
             costs = [one.rounds(depth) for one in of_rounds]
@@ -94,7 +93,7 @@ def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]])
             ]
             answered = len(points)
             for rate in sorted({*args.rates}):
-                points.append((MEASURED, str(rate), steps_kept(rate, depth)[depth]))
+                points.append((MEASURED, str(rate), steps_kept([rate] * depth)[depth]))
             for number, (words, rate_text, steps) in enumerate(points):
                 row = {
                     "engine": way.engine,
@@ -126,7 +125,7 @@ def breakeven_beams(args: Settings) -> int:
         if decoder not in able:
             raise option_error("--decoder", decoder, f"{', '.join(able)} with --beam")
     torch.set_num_threads(args.threads)
-    pair = make_pair(args, 1, args.drafter_width, args.drafter_layers)
+    pair = make_pair(args, 1, args.random_drafter)
     drafters = {name: path for name, path in find_drafters(pair, args).items() if name in able}
     with torch.inference_mode():
         ways, samples = make_ways(pair, drafters, args), make_samples(pair, args)

@@ -1,7 +1,5 @@
 """``paradec clients``: what clients of ``paradec serve`` get, beside what needs no server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -24,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ... import files
+from ...config import flag
 from ...errors import UsageError, option_error
 from ...translator import model_folder
 from ...translator.documents import Document
@@ -365,7 +364,7 @@ def clients(args: Settings) -> int:
         options = {"decoding": args.decoding} if args.decoding else {"speed_profile": profile}
         same = ["--model", str(args.model)]
         for name, value in options.items():
-            same += [f"--{name.replace('_', '-')}", value]
+            same += [flag(name), value]
         buffer = str(min(full(args.limit), BUFFER_SIZE))
         pipe, threads = subprocess.PIPE, str(args.threads)
         serve = ["serve", *same, "--port", "0", "--cores", threads, "--idle", "3600"]

@@ -1,7 +1,5 @@
 """A clock inside a decoder: the seconds spent in the parts of one generator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

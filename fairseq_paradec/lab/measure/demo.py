@@ -5,8 +5,6 @@ every sentence at batch 1 (fp32, CPU), first untimed, for tokens and passes, the
 which the decoders alternate sentence by sentence.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The JSON files that hold measurements: writing a table, reading and checking every kind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

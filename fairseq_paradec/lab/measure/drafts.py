@@ -1,7 +1,5 @@
 """``paradec drafts``: what earlier translations save as drafts, where texts are typed or edited."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import string

@@ -3,8 +3,6 @@
 Only this command decodes by fairseq's own command, so that it supports all of its tasks and flags.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Which settings ``paradec lossless`` measures, from the registry of methods."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ...registry import METHODS

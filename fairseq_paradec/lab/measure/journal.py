@@ -1,7 +1,5 @@
 """Measurements on disk: an interrupted command continues if its settings are the same."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

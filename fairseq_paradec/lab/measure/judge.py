@@ -1,7 +1,5 @@
 """Comparison of outputs with fairseq's greedy search and with references."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The sentences that are measured: by length, evenly spaced."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

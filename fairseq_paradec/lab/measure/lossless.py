@@ -1,7 +1,5 @@
 """``paradec lossless``: every lossless setting's outputs against fairseq's --beam 1."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Finished rows are kept beside the table, in ``FILE.partial.jsonl``: a run that was stopped goes on.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The machine of a measurement: its description, its load, and the memory that work needs."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import datetime

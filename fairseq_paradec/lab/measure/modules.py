@@ -3,8 +3,6 @@
 Xia et al. 2022, Table 7.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Other engines on the same checkpoint: what they have in common, and CTranslate2."""
 
-from __future__ import annotations
-
 import abc
 import argparse
 import functools

@@ -4,8 +4,6 @@ It reads a ChunkScorer's gathered weights, in any form, so that ``paradec passes
 without a clock inside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Timed rounds on an idle machine, in which the compared systems alternate."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence

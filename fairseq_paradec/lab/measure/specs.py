@@ -1,7 +1,5 @@
 """Specifications of decoders: ``[LABEL=]DECODING [flags of fairseq-generate]``, read once."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Mapping
@@ -39,7 +37,7 @@ class Spec:
     path: str | None = None  # its checkpoint; None: that of the comparison
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], label: str | None = None) -> Spec:
+    def of(cls, options: Mapping[str, Any], label: str | None = None) -> "Spec":
         """Make one of options by name, with ``decoding`` and perhaps ``path``."""
         words = [options["decoding"]]
         for name, value in options.items():

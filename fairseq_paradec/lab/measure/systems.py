@@ -5,8 +5,6 @@ everything that a user waits for: batching, the copy to the device, encoder, dec
 detokenisation.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import os
@@ -91,7 +89,7 @@ class Models:
             task.load_dataset(self.subset)
         return models, task
 
-    def on(self, subset: str) -> Models:
+    def on(self, subset: str) -> "Models":
         """Return the same models for another subset."""
         found = copy.copy(self)
         found.subset = subset
@@ -260,11 +258,8 @@ def decode(
 
 def columns(outputs: Sequence[Output]) -> dict[str, list[Any]]:
     """Return outputs as lists by name."""
-    return {
-        "tokens": [output.tokens for output in outputs],
-        "texts": [output.text for output in outputs],
-        "passes": [output.passes for output in outputs],
-        "blocks": [output.blocks for output in outputs],
-        "drafted": [output.drafted for output in outputs],
-        "accepted": [output.accepted for output in outputs],
+    found = {
+        field.name: [getattr(output, field.name) for output in outputs]
+        for field in dataclasses.fields(Output)
     }
+    return found | {"texts": found.pop("text")}

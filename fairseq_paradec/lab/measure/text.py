@@ -1,7 +1,5 @@
 """Outputs as plain text, and their scorer, by the kind of data folder."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """``paradec threads``: speed and memory of one generator on several threads, and of several."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import random

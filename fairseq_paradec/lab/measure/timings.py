@@ -5,8 +5,6 @@ sentence before the next one, each time in another order. The timer covers batch
 decoder and detokenisation.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Drafters that are told what they draft: their passes are real, their tokens are not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

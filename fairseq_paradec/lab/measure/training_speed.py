@@ -1,7 +1,5 @@
 """``paradec training-speed``: the training speed of each architecture, relative to the first."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

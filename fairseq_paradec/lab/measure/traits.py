@@ -4,8 +4,6 @@ A method that is not named here counts as one whose passes score what they read,
 not known, and whose default settings ``paradec lossless`` measures if they promise greedy's output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The same checkpoint in Hugging Face's transformers: greedy, beam 5 and assisted generation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

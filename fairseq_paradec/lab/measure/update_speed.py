@@ -4,8 +4,6 @@ Both sides are processes of their own, with fairseq's Trainer, its flags and the
 make their updates in alternation.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -25,18 +23,9 @@ PACKAGE = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("updates_worker.py")
 
 #: What every training on a CPU has; the user's flags come later and win.
-COMMON = (
-    "--optimizer",
-    "adam",
-    "--adam-betas",
-    "(0.9, 0.98)",
-    "--lr",
-    "0.0001",
-    "--cpu",
-    "--distributed-world-size",
-    "1",
-    "--num-workers",
-    "0",
+COMMON = shlex.split(
+    "--optimizer adam --adam-betas '(0.9, 0.98)' --lr 0.0001 --cpu --distributed-world-size 1 "
+    "--num-workers 0"
 )
 
 
@@ -48,7 +37,7 @@ class Spec(NamedTuple):
     new: tuple[str, ...]  # more, which the older checkout may not know
 
     @classmethod
-    def parse(cls, text: str) -> Spec:
+    def parse(cls, text: str) -> "Spec":
         """Read a value of ``--arch``.
 
         Raises:
@@ -112,7 +101,7 @@ class Side:
         self.process.stdout.close()
         self.process.wait()
 
-    def __enter__(self) -> Side:
+    def __enter__(self) -> "Side":
         return self
 
     def __exit__(

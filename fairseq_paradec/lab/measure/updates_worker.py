@@ -5,8 +5,6 @@ reads the number of a batch from each line, makes fairseq's own update on it, an
 JSON: seconds by the clock and of CPU time.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

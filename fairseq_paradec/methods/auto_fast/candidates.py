@@ -1,7 +1,5 @@
 """The candidates of auto_fast: those of the registry, and fairseq's own search."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple

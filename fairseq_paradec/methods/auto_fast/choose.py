@@ -1,7 +1,5 @@
 """The decisions of auto_fast: which candidates it keeps measuring, and which one it chooses."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +16,10 @@ Hypos = Sequence[Sequence[Mapping[str, Any]]]  # of a batch: each sentence's, be
 MAX_RATIO = 0.98
 # A bin is measured on this many batches, or for about this many seconds.
 BATCHES, SECONDS = 16, 10.0
-# A candidate drops out if it takes FIRST_LIMIT times as long as greedy search in every batch, from
-# the second on; or, for (n, limit) of LATER_LIMITS, ``limit`` times as long as the best candidate
-# after n batches.
-FIRST_LIMIT = 1.5
+# A candidate drops out if, for (n, limit) of EVERY_LIMITS, it took more than ``limit`` times as
+# long as greedy search in every one of at least n batches; or, for (n, limit) of LATER_LIMITS,
+# ``limit`` times as long as the best candidate after n batches.
+EVERY_LIMITS = ((2, 1.5), (4, 1.0))
 LATER_LIMITS = ((3, 1.3), (8, 1.1))
 
 
@@ -146,14 +144,15 @@ class Trial:
         return order[::-1] if self.batches % 2 else order
 
     def drop(self, labels: Iterable[str]) -> None:
-        """Drop the slow ones of these candidates; see ``FIRST_LIMIT`` and ``LATER_LIMITS``."""
+        """Drop the slow ones of these candidates; see ``EVERY_LIMITS`` and ``LATER_LIMITS``."""
         labels = list(labels)
         best = min([1.0, *map(self.median, labels)])
         for label in labels:
             ratios = self.ratios[label]
             limits = [limit * best for after, limit in LATER_LIMITS if len(ratios) >= after]
             behind = bool(limits) and self.median(label) > min(limits)
-            if behind or (len(ratios) > 1 and min(ratios) > FIRST_LIMIT):
+            worse = any(min(ratios) > limit for n, limit in EVERY_LIMITS if len(ratios) >= n)
+            if behind or worse:
                 self.running.remove(label)
 
     @property

@@ -17,8 +17,6 @@ drafted beams of several depths (``docs/beam-drafts.md``); the output is fairseq
 All candidates use the dtype of ``--engine-dtype``, or the model's own.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The candidates of auto_fast: decoding by one of them, and measuring one batch with all."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A file holds a list of profiles, each for one machine, one set of models and one
 A profile holds the measurements of each bin of batch size and source length.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

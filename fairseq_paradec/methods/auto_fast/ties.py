@@ -1,7 +1,5 @@
 """Ties: whether an output differs from greedy search's by rounding only, by the scores of both."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -5,8 +5,6 @@ docstring of a fix names the versions that it depends on. A fix changes nothing 
 absent, and ``apply`` is idempotent.
 """
 
-from __future__ import annotations
-
 from . import deferred  # noqa: F401  (before anything that imports fairseq)
 
 # isort: split

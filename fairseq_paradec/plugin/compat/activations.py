@@ -1,7 +1,5 @@
 """A fix of fairseq's activation functions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """A fix of fairseq's models that know the beam size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fairseq.sequence_generator import SequenceGenerator

@@ -3,8 +3,6 @@
 A function ``..._problem`` returns a UsageError, or None if it finds no fault in the checkpoint.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

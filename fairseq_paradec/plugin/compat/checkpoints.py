@@ -1,7 +1,5 @@
 """Checkpoints: safe loading accepts fairseq's, refuses what is no model, and explains errors."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import logging

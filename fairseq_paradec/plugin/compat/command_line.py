@@ -1,7 +1,5 @@
 """Fixes of flags that fairseq 0.12 reads wrongly or ignores."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json
@@ -15,7 +13,7 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 
-from ...config import SEARCH_OPTIONS
+from ...config import SEARCH_OPTIONS, flag
 from ...errors import needs, option_error
 from .given import GIVEN
 from .patching import Function, around
@@ -122,7 +120,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         given = getattr(args, name, None)
         if given is not None and given < least:
             allowed = f"a whole number from {least} up"
-            raise option_error("--" + name.replace("_", "-"), given, allowed)
+            raise option_error(flag(name), given, allowed)
     for name, read, allowed in _DICTS:
         given = getattr(args, name, None) or "{}"
         try:
@@ -130,11 +128,11 @@ def _check_arguments(args: argparse.Namespace) -> None:
         except (ValueError, SyntaxError):
             fits = False
         if not fits:
-            raise option_error("--" + name.replace("_", "-"), given, allowed)
+            raise option_error(flag(name), given, allowed)
         for key in read(given) if name == "model_overrides" else ():
             if key in ("decoding", *SEARCH_OPTIONS):
-                typed = "--" + key.replace("_", "-")
-                raise option_error("--model-overrides", key, f"settings of the model; give {typed}")
+                allowed = f"settings of the model; give {flag(key)}"
+                raise option_error("--model-overrides", key, allowed)
 
 
 def honour_shards() -> None:

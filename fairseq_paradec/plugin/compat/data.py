@@ -1,7 +1,5 @@
 """Fixes of what fairseq 0.12 reads: data folders, and the text of fairseq-interactive."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Imports fairseq without what nobody calls. Importing this module does it: it comes first."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import sys

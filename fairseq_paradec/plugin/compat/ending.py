@@ -1,7 +1,5 @@
 """Input and end of fairseq-generate and fairseq-interactive: text, lines, an exit status."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Flags that a user gave: remembered, and refused where nothing reads them."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

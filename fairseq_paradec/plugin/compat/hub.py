@@ -1,7 +1,5 @@
 """Keywords of fairseq's hub, and other settings by name, that nothing would read."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 from collections.abc import Collection, Iterable, Iterator

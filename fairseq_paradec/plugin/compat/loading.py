@@ -1,7 +1,5 @@
 """Loading of a second model: a drafter, or the verifier from which a drafter starts."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Iterator

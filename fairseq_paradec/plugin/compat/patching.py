@@ -1,7 +1,5 @@
 """Replacement of a function of fairseq by a fix, only once per process."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

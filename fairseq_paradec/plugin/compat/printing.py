@@ -1,7 +1,5 @@
 """Fixes of the output of fairseq's commands: warnings, log, translated sentences, errors."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

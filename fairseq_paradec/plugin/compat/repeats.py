@@ -1,7 +1,5 @@
 """A fix of fairseq's ``--no-repeat-ngram-size``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

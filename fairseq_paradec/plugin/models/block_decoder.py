@@ -1,7 +1,5 @@
 """The decoder of GAD's drafter: it fills blocks of mask slots behind prefixes; see block_nat."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

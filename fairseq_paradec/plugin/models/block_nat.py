@@ -16,8 +16,6 @@ Beyond the paper: ``prefix_causal`` attention, which allows a cache of the prefi
 and ``--share-verifier-encoder``, which encodes a sentence once for drafter and verifier.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any, ClassVar, NamedTuple
 
@@ -35,6 +33,7 @@ from .building import (
     DraftingTransformer,
     copy_decoder,
     read_verifier,
+    refuse_options,
     require_verifier,
     set_sizes,
     unshare_encoder,
@@ -167,7 +166,7 @@ class BlockNatModel(DraftingTransformer):
         )
 
     @classmethod
-    def build_model(cls, args: Any, task: Any) -> BlockNatModel:
+    def build_model(cls, args: Any, task: Any) -> "BlockNatModel":
         """Build the model; a new one gets the verifier's weights.
 
         Raises:
@@ -325,10 +324,8 @@ def _check_options(args: Any) -> None:
         raise needs("--decoder-from-verifier", True, "--encoder-from")
     if args.soft_copy and args.encoder_embed_dim != args.decoder_embed_dim:
         raise needs("--soft-copy", True, "equal encoder and decoder embeddings")
-    for flag in ("--adaptive-softmax-cutoff", "--cross-self-attention"):
-        given = getattr(args, flag[2:].replace("-", "_"), None)
-        if given:
-            raise option_error(flag, given, "--arch block_nat without it")
+    refused = ("adaptive_softmax_cutoff", "cross_self_attention")
+    refuse_options(args, refused, "--arch block_nat without it")
 
 
 # ---- architectures ------------------------------------------------------------------------------

@@ -19,8 +19,6 @@ Beyond the paper: ``--head-layer per_head``, k layers side by side with k times 
 tuned together with it.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -39,10 +37,11 @@ from fairseq.models.transformer import (
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from ...config import flag
 from ...errors import UsageError, option_error
 from ..compat.checkpoint_problems import ANY_CHECKPOINT_FLAG
 from ..compat.loading import load_beside
-from .building import SIZES, named_sizes, set_sizes, transformer_settings
+from .building import SIZES, named_sizes, refuse_options, set_sizes, transformer_settings
 from .heads import PREFIX, BlockHeads, build_heads
 
 HEAD_LAYERS = ("dense", "per_head")
@@ -151,7 +150,7 @@ class BlockwiseTransformer(TransformerModel):
         )
 
     @classmethod
-    def build_model(cls, args: Any, task: Any) -> BlockwiseTransformer:
+    def build_model(cls, args: Any, task: Any) -> "BlockwiseTransformer":
         """Build the model; a new one gets the base's weights.
 
         Raises:
@@ -171,7 +170,7 @@ class BlockwiseTransformer(TransformerModel):
         """Build the decoder."""
         return BlockwiseDecoder(args, tgt_dict, embed_tokens)
 
-    def train(self, mode: bool = True) -> BlockwiseTransformer:
+    def train(self, mode: bool = True) -> "BlockwiseTransformer":
         """As torch; a frozen base stays in evaluation mode, as in decoding."""
         super().train(mode)
         if self.is_frozen:
@@ -265,10 +264,8 @@ def _check_options(args: Any) -> None:
                 "from 2 up: one token is the base's own, and nothing is left to train; or "
                 "--fine-tune-base, or --train-first-head",
             )
-    for flag in ("--adaptive-softmax-cutoff", "--cross-self-attention", "--no-cross-attention"):
-        given = getattr(args, flag[2:].replace("-", "_"), None)
-        if given:
-            raise option_error(flag, given, "--arch blockwise_transformer and a base without it")
+    refused = ("adaptive_softmax_cutoff", "cross_self_attention", "no_cross_attention")
+    refuse_options(args, refused, "--arch blockwise_transformer and a base without it")
 
 
 #: Parts of the names of settings that may differ from those of the base's training.
@@ -306,8 +303,7 @@ def _take_base_settings(args: Any, model: str, suffix: str, sizes: dict[str, int
         if given is None or (given is False and not free):  # False: the switch is not given
             setattr(args, name, value)
         elif given != value and not free:
-            flag = "--" + name.replace("_", "-")
-            raise option_error(flag, given, f"{value}, as in --base-path {path}")
+            raise option_error(flag(name), given, f"{value}, as in --base-path {path}")
 
 
 def _copy_base(model: BlockwiseTransformer, path: str, task: Any) -> None:

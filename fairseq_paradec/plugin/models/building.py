@@ -1,7 +1,5 @@
 """Building of models: sizes, and settings or weights of another Transformer."""
 
-from __future__ import annotations
-
 import abc
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
@@ -18,6 +16,7 @@ from fairseq.models.transformer import (
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from ... import config
 from ...errors import option_error
 from ..compat.loading import load_beside, named
 from ..files import options_of
@@ -94,12 +93,19 @@ def read_verifier(args: Any, fixed: Iterable[str] = ()) -> None:
         value = settings[name]
         given = getattr(args, name, value)
         if given != value:
-            flag = "--" + name.replace("_", "-")
-            raise option_error(flag, given, f"{value}, as in --encoder-from {args.encoder_from}")
+            allowed = f"{value}, as in --encoder-from {args.encoder_from}"
+            raise option_error(config.flag(name), given, allowed)
         setattr(args, name, value)
     for name in ("embed_dim", "layers", "ffn_embed_dim", "attention_heads"):
         option = f"decoder_{name}"
         setattr(args, option, getattr(args, option, settings[option]))
+
+
+def refuse_options(args: Any, names: Iterable[str], allowed: str) -> None:
+    """Refuse options of fairseq's that an architecture does not have."""
+    for name in names:
+        if getattr(args, name, None):
+            raise option_error(config.flag(name), getattr(args, name), allowed)
 
 
 def require_verifier(args: Any) -> None:

@@ -6,8 +6,6 @@ Beyond the paper: heads may also see the token that head 0 predicts, which the v
 before they draft. The idea is that of Hydra (Ankner et al. 2024) and EAGLE (Li et al. 2024).
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
@@ -132,7 +130,7 @@ class BlockHeads(nn.Module):
         return states if self.learned[:1] != [0] else self(states, [0]).squeeze(-2)
 
     @torch.no_grad()
-    def start_from(self, others: BlockHeads) -> None:
+    def start_from(self, others: "BlockHeads") -> None:
         """Copy heads of the same k and layer.
 
         A head 0 that only these learn stays the identity, and its new hidden units are not read by

@@ -4,8 +4,6 @@ It is a stock Transformer but for two things: its output projection may have a b
 output may begin with a given word, such as the token of a language.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import Any
 

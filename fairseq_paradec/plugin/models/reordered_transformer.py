@@ -11,8 +11,6 @@ begin alike. zhang2020's authors feed zero vectors (their code; the paper does n
 first input is its position alone.
 """
 
-from __future__ import annotations
-
 import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -301,7 +299,7 @@ class ReorderedTransformer(FreezableEncoder):
         )
 
     @classmethod
-    def build_model(cls, args: Any, task: Any) -> ReorderedTransformer:
+    def build_model(cls, args: Any, task: Any) -> "ReorderedTransformer":
         """Build the model.
 
         Raises:

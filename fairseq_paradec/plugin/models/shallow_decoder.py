@@ -5,8 +5,6 @@ the earlier ones, which a block of masks does not. As its encoder is the verifie
 encodes a sentence once for both. It is a stock Transformer and decodes without a verifier, too.
 """
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentParser
 from typing import Any

@@ -1,12 +1,9 @@
 """Batches that contain every sentence."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ from torch import Tensor
 from ...decoding.hypotheses import empty_hypothesis
 from ...decoding.samples import select_rows
 from ...errors import nan_error, needs, option_error
+from ...forks import cached_property
 from ...methods.base import Decoder
 from ...methods.stock import StockDecoder
 from .first_token import drafts_from_first, forced_prefix

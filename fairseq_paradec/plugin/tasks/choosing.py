@@ -1,13 +1,12 @@
 """The choice of the method, and checks of model, criterion and settings against each other."""
 
-from __future__ import annotations
-
-import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...config import DecodingConfig, flag
 from ...errors import UsageError, excludes, needs, option_error
+from ...forks import cached_property
 from ...methods.base import Context, Decoder
 from ...methods.build import build_decoder
 from ...methods.configure import FLAGS_OF_AUTO, cannot_honour, check_auto, configure, for_models
@@ -48,8 +47,9 @@ class ChoosesMethod:
         Raises:
             UsageError: the method does not support an option or the model.
         """
-        asked = configure(chosen(args), self.cfg)
-        config, extra = for_models(asked, models), dict(extra_gen_cls_kwargs or {})
+        set_options(args, self.own_limits(args))
+        asked, extra = configure(chosen(args), self.cfg), self.own_context(extra_gen_cls_kwargs)
+        config = for_models(asked, models)
         own = None if asked is config else METHODS[config.decoding]
         check_models(config.decoding, models, config.drafter_path)
         if getattr(args, "score_reference", False) and asked.decoding == "auto":
@@ -84,7 +84,7 @@ class ChoosesMethod:
         Raises:
             UsageError: see ``methods.build.build_decoder``; or the drafter does not fit.
         """
-        config = for_models(config, models)
+        config = replace(for_models(config, models), **self.own_limits(config))
         check_models(config.decoding, models, config.drafter_path)
         kind = None
         if config.decoding in METHODS and config.drafter_path is not None:
@@ -92,9 +92,18 @@ class ChoosesMethod:
         if kind is not None and config.drafter_path is not None:
             context["drafter"] = self.drafters.load(config.drafter_path, kind, models)
         words, sources = self.target_dictionary, self.source_dictionary  # type: ignore[attr-defined]
-        return build_decoder(models, config, Context(words, sources, **context))
+        given = Context(words, sources, **self.own_context(context))
+        return build_decoder(models, config, given)
 
-    @functools.cached_property
+    def own_limits(self, asked: Any) -> dict[str, Any]:
+        """Return limits of outputs that the data set; a task refuses options against them."""
+        return {}
+
+    def own_context(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return a generator's or decoder's further arguments, with those that the data set."""
+        return dict(given or {})
+
+    @cached_property
     def drafters(self) -> Drafters:
         """The drafters of ``--drafter-path`` that are loaded so far."""
         return Drafters(self)

@@ -1,7 +1,5 @@
 """Loading of the drafter of ``--drafter-path``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Outputs that begin with the first token of an imported model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,6 @@
 """The plugin's flags as fields of a fairseq configuration, which gives them to every command."""
 
-# No "from __future__ import annotations" and no "int | None": fairseq reads the types of these
-# fields, and knows Optional only.
+# No "int | None": fairseq reads the types of these fields, and knows Optional only.
 # ruff: noqa: UP045
 
 import contextlib

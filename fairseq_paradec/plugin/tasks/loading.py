@@ -1,7 +1,5 @@
 """Loading of checkpoints for decoding, with fairseq's task."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

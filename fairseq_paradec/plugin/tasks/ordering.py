@@ -1,7 +1,5 @@
 """Targets in a model's target order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

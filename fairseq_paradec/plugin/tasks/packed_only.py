@@ -5,8 +5,6 @@ embeddings, positions, norms, biases. The others are there by name only: in the 
 torch's ``meta`` device, which has shapes and no numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

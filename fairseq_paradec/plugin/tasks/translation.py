@@ -1,7 +1,5 @@
 """The plugin's flags and methods on top of fairseq's ``translation`` task."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

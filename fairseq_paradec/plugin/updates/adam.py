@@ -1,7 +1,5 @@
 """fairseq's Adam in one call of torch for all weights."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from typing import Any

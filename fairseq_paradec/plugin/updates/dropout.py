@@ -5,8 +5,6 @@ model's matrix product. A probability is rounded to 1/65536 here, and what is ke
 rounded one, so that the mean is right.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ each time. In the batch in which a sentence was first seen, and fairseq's batche
 all epochs, its states are the same to the last bit; in another batch they differ by rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

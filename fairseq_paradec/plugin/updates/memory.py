@@ -4,8 +4,6 @@ An update frees what it has allocated, glibc gives that back to the system, and 
 waits for the same pages to be mapped and cleared again.
 """
 
-from __future__ import annotations
-
 import ctypes
 import platform
 

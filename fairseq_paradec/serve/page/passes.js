@@ -65,7 +65,7 @@ export class Passes {
     }
     const row = make(this.list, "li");
     make(row, "span", { class: "number" }, this.list.children.length);
-    const line = make(row, "span", { class: "line" });
+    const line = make(row, "span", { class: "line", dir: "auto" });
     const before = this.written.slice(-BEFORE);
     if (before.length) {
       const more = this.written.length > before.length ? "… " : "";

@@ -1,7 +1,5 @@
 """Average the weights of a training run's last checkpoints, and drop the training state."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -5,8 +5,6 @@ one plain Transformer). Results do not depend on the number of workers, nor on i
 same command goes on where it was stopped or killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

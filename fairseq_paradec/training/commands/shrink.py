@@ -5,14 +5,12 @@ training state and paths of the training machine are dropped. The configuration 
 and lists, which ``torch.load`` accepts in its safe mode.
 """
 
-from __future__ import annotations
-
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError, option_error
+from ...files import replacing
 
 # Settings that hold a path or an address of the training machine, and their neutral values.
 NEUTRAL_PATHS: dict[str, Any] = {
@@ -181,7 +179,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Shrink one checkpoint; return 1 if the result is too large."""
+    """Shrink one checkpoint."""
     import torch
     from omegaconf import OmegaConf
 
@@ -199,16 +197,11 @@ def run(args: argparse.Namespace) -> int:
         state = heads_alone(state, args.source)
     if args.without_encoder:
         state = alone(state, args.source)
-    partial = args.target.with_name(args.target.name + ".partial")
-    torch.save(shrink(state), partial)
-    megabytes = partial.stat().st_size / 1e6
-    if megabytes > args.max_mb:
-        partial.unlink()
-        print(
-            f"paradec shrink: the result has {megabytes:.1f} MB; --max-mb allows {args.max_mb}",
-            file=sys.stderr,
-        )
-        return 1
-    partial.replace(args.target)
+    with replacing(args.target) as partial:
+        torch.save(shrink(state), partial)
+        megabytes = partial.stat().st_size / 1e6
+        if megabytes > args.max_mb:
+            least = f"{megabytes:.1f} or more, which the result has"
+            raise option_error("--max-mb", args.max_mb, least)
     print(f"{args.target}: {megabytes:.1f} MB")
     return 0

@@ -5,8 +5,6 @@ it on the CPU. A run that was stopped or killed goes on from its newest whole ch
 command. Settings are in fairseq_paradec/training/presets.toml.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -6,8 +6,6 @@ gad) and, where it pays, auto_fast. One line in ten, at most 200, is held out to
 tokens that the model accepts. Stopped or killed, the same command goes on where it was.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import hashlib
@@ -187,7 +185,7 @@ def estimate(args: argparse.Namespace, held_out: Subset, train: Subset, training
     )
 
 
-def target_tokens(translator: Translator, data: Path, subset: str) -> int:
+def target_tokens(translator: "Translator", data: Path, subset: str) -> int:
     """Return the number of target tokens of a subset."""
     from fairseq.data import data_utils
 
@@ -197,7 +195,7 @@ def target_tokens(translator: Translator, data: Path, subset: str) -> int:
     return int(dataset.sizes.sum())
 
 
-def count_accepted(held_out: Subset, translator: Translator, decoding: str, drafter: Path) -> str:
+def count_accepted(held_out: Subset, translator: "Translator", decoding: str, drafter: Path) -> str:
     """Return what the drafter saves on the held-out lines, in words."""
     from ...methods.configure import configure
 

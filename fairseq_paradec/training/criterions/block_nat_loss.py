@@ -8,23 +8,31 @@ Beyond the paper: ``--prefixes-after-errors``, prefixes as decoding meets them; 
 ``--position-decay``, weights that fall along a block (as Medusa's heads have, Cai et al. 2024).
 """
 
-# No "from __future__ import annotations": fairseq reads the types of the configuration's fields.
-
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
 from omegaconf import II
 from torch import Tensor
 
+from ...config import flag
 from ...errors import option_error
 from ...plugin.models.block_nat import TRIES, BlockOutput
-from .projected_cross_entropy import log_blocks, projected_cross_entropy
+from .projected_cross_entropy import BlocksLoss, projected_cross_entropy
 
 ENDLESS = 300_000  # updates in which glancing falls in a run without an end: the paper's
+#: Flags that are numbers from 0 to 1, and the least of those that are whole numbers.
+SHARES = (
+    "label_smoothing",
+    "prefixes_after_errors",
+    "position_decay",
+    "glancing_ratio",
+    "glancing_ratio_end",
+)
+LEAST = {"prefixes_per_sentence": 1, "tokens_per_prefix": 0, "glancing_updates": 0}
 
 
 @dataclass
@@ -88,51 +96,29 @@ class BlockNatLossConfig(FairseqDataclass):
 
 
 @register_criterion("block_nat_loss", dataclass=BlockNatLossConfig)
-class BlockNatLoss(FairseqCriterion):
+class BlockNatLoss(BlocksLoss):
     """Label-smoothed cross entropy of the masked tokens of blocks."""
 
     #: The pair of architecture and criterion; see ``plugin/tasks/choosing.py``.
     trains = ("block_nat", "block_nat_loss")
 
-    def __init__(
-        self,
-        task: Any,
-        label_smoothing: float,
-        prefixes_per_sentence: int,
-        tokens_per_prefix: int,
-        prefixes_after_errors: float,
-        position_decay: float,
-        glancing_ratio: float,
-        glancing_ratio_end: float,
-        glancing_updates: int,
-        max_update: int,
-        max_epoch: int,
-    ) -> None:
+    def __init__(self, cfg: BlockNatLossConfig, task: Any) -> None:
         super().__init__(task)
-        for name, ratio in (
-            ("--label-smoothing", label_smoothing),
-            ("--prefixes-after-errors", prefixes_after_errors),
-            ("--position-decay", position_decay),
-            ("--glancing-ratio", glancing_ratio),
-            ("--glancing-ratio-end", glancing_ratio_end),
-        ):
-            if not 0 <= ratio <= 1:
-                raise option_error(name, ratio, "a number from 0 to 1")
-        for name, number, least in (
-            ("--prefixes-per-sentence", prefixes_per_sentence, 1),
-            ("--tokens-per-prefix", tokens_per_prefix, 0),
-            ("--glancing-updates", glancing_updates, 0),
-        ):
-            if number < least:
-                raise option_error(name, number, f"a whole number from {least} up")
-        self.smoothing = label_smoothing
-        self.prefixes = prefixes_per_sentence
-        self.tokens_per_prefix = tokens_per_prefix
-        self.after_errors = prefixes_after_errors
-        self.position_decay = position_decay
-        self.ratio = (glancing_ratio, min(glancing_ratio, glancing_ratio_end))
-        self.glancing_updates = glancing_updates or max_update
-        self.epochs = 0 if glancing_updates else max_epoch
+        for name in SHARES:
+            if not 0 <= getattr(cfg, name) <= 1:
+                raise option_error(flag(name), getattr(cfg, name), "a number from 0 to 1")
+        for name, least in LEAST.items():
+            if getattr(cfg, name) < least:
+                allowed = f"a whole number from {least} up"
+                raise option_error(flag(name), getattr(cfg, name), allowed)
+        self.smoothing = cfg.label_smoothing
+        self.prefixes = cfg.prefixes_per_sentence
+        self.tokens_per_prefix = cfg.tokens_per_prefix
+        self.after_errors = cfg.prefixes_after_errors
+        self.position_decay = cfg.position_decay
+        self.ratio = (cfg.glancing_ratio, min(cfg.glancing_ratio, cfg.glancing_ratio_end))
+        self.glancing_updates = cfg.glancing_updates or cfg.max_update
+        self.epochs = 0 if cfg.glancing_updates else cfg.max_epoch
         if not self.glancing_updates and not self.epochs:
             self.glancing_updates = ENDLESS
 
@@ -259,20 +245,6 @@ class BlockNatLoss(FairseqCriterion):
         best, starts = lots.topk(min(most * tries, target.size(1)), dim=1)
         index = torch.arange(starts.size(1), device=target.device)
         return starts, (best >= 0) & (index < wanted * tries)
-
-    @classmethod
-    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log loss and accuracies of sums over batches and processes.
-
-        ``acc_i`` is the accuracy at block position i, counted from 1; ``accepted``, in validation,
-        is the mean number of right tokens before a block's first wrong one.
-        """
-        log_blocks(logging_outputs)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """Return True: every logged value is a sum."""
-        return True
 
 
 def blocks(target: Tensor, starts: Tensor, drawn: Tensor, size: int, pad: int) -> Tensor:

@@ -4,20 +4,18 @@ Section 6: each mini-batch trains one of the k losses, drawn uniformly, an unbia
 their mean; ``--heads-per-update all`` trains the mean itself.
 """
 
-# No "from __future__ import annotations": fairseq reads the types of the configuration's fields.
-
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.criterions import register_criterion
 from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from ...errors import option_error
 from ...plugin.models.blockwise_transformer import HeadsOutput
-from .projected_cross_entropy import log_blocks, projected_cross_entropy
+from .projected_cross_entropy import BlocksLoss, projected_cross_entropy
 
 HEADS_PER_UPDATE = ("one", "all")
 
@@ -44,29 +42,27 @@ class BlockwiseLossConfig(FairseqDataclass):
 
 
 @register_criterion("blockwise_loss", dataclass=BlockwiseLossConfig)
-class BlockwiseLoss(FairseqCriterion):
+class BlockwiseLoss(BlocksLoss):
     """Label-smoothed cross entropy of prediction heads."""
 
     #: The pair of architecture and criterion; see ``plugin/tasks/choosing.py``.
     trains = ("blockwise_transformer", "blockwise_loss")
 
-    def __init__(
-        self, task: Any, label_smoothing: float, heads_per_update: str, first_head_weight: float
-    ) -> None:
+    def __init__(self, cfg: BlockwiseLossConfig, task: Any) -> None:
         super().__init__(task)
-        if not 0 <= label_smoothing <= 1:
-            raise option_error("--label-smoothing", label_smoothing, "a number from 0 to 1")
-        if heads_per_update not in HEADS_PER_UPDATE:
+        if not 0 <= cfg.label_smoothing <= 1:
+            raise option_error("--label-smoothing", cfg.label_smoothing, "a number from 0 to 1")
+        if cfg.heads_per_update not in HEADS_PER_UPDATE:
             allowed = ", ".join(HEADS_PER_UPDATE)
-            raise option_error("--heads-per-update", heads_per_update, allowed)
-        if not 0 < first_head_weight < math.inf:
-            raise option_error("--first-head-weight", first_head_weight, "a number above 0")
-        if first_head_weight != 1 and heads_per_update == "one":
+            raise option_error("--heads-per-update", cfg.heads_per_update, allowed)
+        if not 0 < cfg.first_head_weight < math.inf:
+            raise option_error("--first-head-weight", cfg.first_head_weight, "a number above 0")
+        if cfg.first_head_weight != 1 and cfg.heads_per_update == "one":
             allowed = "1, or --heads-per-update all"
-            raise option_error("--first-head-weight", first_head_weight, allowed)
-        self.smoothing = label_smoothing
-        self.heads_per_update = heads_per_update
-        self.weights = (first_head_weight, 1.0)
+            raise option_error("--first-head-weight", cfg.first_head_weight, allowed)
+        self.smoothing = cfg.label_smoothing
+        self.heads_per_update = cfg.heads_per_update
+        self.weights = (cfg.first_head_weight, 1.0)
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True
@@ -120,20 +116,6 @@ class BlockwiseLoss(FairseqCriterion):
         if self.heads_per_update == "all":
             return trained
         return [trained[int(torch.randint(len(trained), ()))]]
-
-    @classmethod
-    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log loss and accuracies of sums over batches and processes.
-
-        ``acc_i`` is the accuracy of head i, counted from 1; ``accepted``, in validation, is the
-        mean number of heads before the first wrong one.
-        """
-        log_blocks(logging_outputs)
-
-    @staticmethod
-    def logging_outputs_can_be_summed() -> bool:
-        """Return True: every logged value is a sum."""
-        return True
 
 
 def ahead(target: Tensor, head: int, pad: int) -> Tensor:

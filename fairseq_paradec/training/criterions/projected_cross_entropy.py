@@ -4,11 +4,10 @@ The N×V logits of many masked positions take more memory and time than the rest
 This loss computes them for a few rows at a time, together with the gradient.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
+from fairseq.criterions import FairseqCriterion
 from fairseq.logging import metrics
 from torch import Tensor
 
@@ -122,26 +121,34 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         )
 
 
-def log_blocks(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log the values common to the losses of blocks and heads.
+class BlocksLoss(FairseqCriterion):
+    """What the losses of blocks and of heads have in common: what they log."""
 
-    Args:
-        logging_outputs: sums over batches and processes: ``loss``, ``nll_loss``, ``sample_size``,
-            ``scored_at`` and ``right_at`` (one number per block position), and in validation
-            ``blocks`` and ``accepted``.
-    """
-    total = {
-        name: sum(log.get(name, 0) for log in logging_outputs)
-        for name in ("loss", "nll_loss", "sample_size", "blocks", "accepted")
-    }
-    size, bits = max(float(total["sample_size"]), 1.0), 0.6931471805599453
-    metrics.log_scalar("loss", float(total["loss"]) / size / bits, size, round=3)
-    metrics.log_scalar("nll_loss", float(total["nll_loss"]) / size / bits, size, round=3)
-    if total["blocks"]:
-        mean = total["accepted"] / total["blocks"]
-        metrics.log_scalar("accepted", mean, total["blocks"], round=3)
-    scored: Any = sum(log["scored_at"] for log in logging_outputs)
-    right: Any = sum(log["right_at"] for log in logging_outputs)
-    for slot, (count, good) in enumerate(zip(scored.tolist(), right.tolist(), strict=True), 1):
-        if count:
-            metrics.log_scalar(f"acc_{slot}", good / count, count, round=3)
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log loss and accuracies of sums over batches and processes.
+
+        ``scored_at`` and ``right_at`` have a number for each block position or head. ``acc_i`` is
+        the accuracy at position or of head i, counted from 1; ``accepted``, in validation, is the
+        mean number of right ones before the first wrong one.
+        """
+        total = {
+            name: sum(log.get(name, 0) for log in logging_outputs)
+            for name in ("loss", "nll_loss", "sample_size", "blocks", "accepted")
+        }
+        size, bits = max(float(total["sample_size"]), 1.0), 0.6931471805599453
+        metrics.log_scalar("loss", float(total["loss"]) / size / bits, size, round=3)
+        metrics.log_scalar("nll_loss", float(total["nll_loss"]) / size / bits, size, round=3)
+        if total["blocks"]:
+            mean = total["accepted"] / total["blocks"]
+            metrics.log_scalar("accepted", mean, total["blocks"], round=3)
+        scored: Any = sum(log["scored_at"] for log in logging_outputs)
+        right: Any = sum(log["right_at"] for log in logging_outputs)
+        for slot, (count, good) in enumerate(zip(scored.tolist(), right.tolist(), strict=True), 1):
+            if count:
+                metrics.log_scalar(f"acc_{slot}", good / count, count, round=3)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Return True: every logged value is a sum."""
+        return True

@@ -4,8 +4,6 @@ Everything is written beside its place, synced, and renamed when complete. disti
 last, so that what it speaks of is on the disk.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

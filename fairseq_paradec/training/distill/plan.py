@@ -5,8 +5,6 @@ translation to the last bit, for any number of workers and interruptions. A part
 its file has one JSON line for each.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Workers on a Ray cluster: an actor for each GPU, or for some cores."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import logging

@@ -4,8 +4,6 @@ A worker is made by ``load()`` in a process of its own and then called with the 
 after another. A worker that is lost is replaced, and another does its parts again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

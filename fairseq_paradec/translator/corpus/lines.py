@@ -1,7 +1,5 @@
 """The lines of a corpus: files of text or parquet, anywhere that fsspec reads."""
 
-from __future__ import annotations
-
 import codecs
 import importlib
 from collections.abc import Iterator, Sequence

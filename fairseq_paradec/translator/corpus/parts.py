@@ -4,8 +4,6 @@ A part is some consecutive work of a corpus, named by its place there, so that n
 of workers nor an interruption changes what parts there are, or what is in one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Reads the files of a folder that transformers saved: JSON, weights, added tokens."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """What a model of another toolkit holds, whatever its format, and its parts as fairseq's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads a folder that Hugging Face's transformers saved: MarianMT, M2M-100, NLLB, mBART-50."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Names of weights and settings are those of Marian's transformer.h; the layers are MarianMT's.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path

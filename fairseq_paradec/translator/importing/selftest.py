@@ -1,7 +1,5 @@
 """Compares an imported model with transformers, on sentences in ten scripts: one verdict."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Words of other toolkits' models by number, and the tokens of languages."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence

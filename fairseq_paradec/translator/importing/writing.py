@@ -1,7 +1,5 @@
 """Writes a model of another toolkit as a model folder."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from argparse import Namespace

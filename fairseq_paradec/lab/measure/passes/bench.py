@@ -1,7 +1,5 @@
 """All passes, searches and products that are timed, in interleaved rounds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ from ....decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ....engine.block import BlockScorer
 from ....engine.chunk import ChunkScorer
 from ....engine.projection import DraftProjection
-from ....engine.settings import DRAFTS, Engine
+from ....engine.settings import Engine
 from ....plugin.tasks import loading
 from ....row import Row
 from ....token_rules import TokenRules
@@ -24,7 +22,7 @@ from ..peers import translator
 from ..pieces import Call, decoder_pieces, encoder_pieces, heads_pieces, piece_calls, refuse_unknown
 from ..rounds import all_rounds
 from .cells import Cell, Search, Steps, pass_call, product_call
-from .models import Pair, parse_engine
+from .models import DRAFTS, Pair, parse_engine
 
 NEW_TOKENS = 5  # of the prefix, in a drafter's pass
 SEARCH_TOKENS = 20  # that whole searches are forced to, without </s>
@@ -36,7 +34,7 @@ def peer_tokens(cached: int) -> int:
 
 
 def drafting(engine: Engine) -> Engine:
-    """Return the engine of a drafter's passes, as decoders choose it."""
+    """Return the engine of a drafter's passes."""
     return replace(engine, dtype=DRAFTS) if engine.kind == NATIVE else engine
 
 

@@ -1,7 +1,5 @@
 """What is timed: calls in turn, whole searches, products of matrices."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Passes per sentence from a benchmark: what sentences would take in passes that were measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

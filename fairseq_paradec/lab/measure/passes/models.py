@@ -1,9 +1,7 @@
 """The model whose passes are measured: a checkpoint, or random weights of a known size."""
 
-from __future__ import annotations
-
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,14 +26,34 @@ SIZES = {
     "base": (6, 512, 2048, 8),
     "big": (6, 1024, 4096, 16),
     "nllb-600m": (12, 1024, 4096, 16),
+    "nllb-3.3b": (24, 2048, 8192, 16),
 }
 #: The default of --vocabulary, and those of sizes that have another.
-WORDS, WORDS_OF = 7944, {"nllb-600m": 256206}
+WORDS, WORDS_OF = 7944, {"nllb-600m": 256206, "nllb-3.3b": 256206}
+#: Sizes whose layers are one, repeated: torch's copy of all would be 13 GB. Packed ones are copies.
+REPEATED = ("nllb-3.3b",)
 # Of --vocabulary: fairseq's special tokens, and two words.
 LEAST_WORDS = 6
+#: Kinds of drafters that random weights have.
+DRAFTERS = (BLOCK_NAT, TRANSFORMER, HEADS)
+# The dtype in which native drafters and heads are measured.
+DRAFTS = "int8"
 HEAD_WIDTH = 32  # of a drafter of --drafter-width
 # --engines: fp32 is not spelled.
 ENGINES = (NATIVE, "native-bf16", "native-int8", TORCH, "torch-bf16", "torch-fp16", "torch-int8")
+
+
+class RandomDrafter(NamedTuple):
+    """A drafter of random weights that drafts token by token."""
+
+    # of a shallow decoder, in heads of 32 with a feed-forward layer of twice the width; None: the
+    # model's sizes
+    width: int | None = None
+    layers: int = 1  # of a shallow decoder
+    size: str | None = None  # a key of SIZES: a Transformer with an encoder of its own
+
+
+SHALLOW = RandomDrafter()
 
 
 class Pair(NamedTuple):
@@ -101,21 +119,24 @@ def check_model(args: SizedModel) -> None:
 
 
 def make_pair(
-    args: SizedModel, block_size: int, drafter_width: int | None = None, drafter_layers: int = 1
+    args: SizedModel,
+    block_size: int,
+    drafter: RandomDrafter = SHALLOW,
+    kinds: Collection[str | None] = DRAFTERS,
 ) -> Pair:
     """Load the checkpoint, or make random weights; see ``load_pair`` and ``random_pair``."""
     if args.path is not None and args.data is not None:
         return load_pair(args.data, args.path, args.drafter_path)
     assert args.arch_size is not None  # see check_model
-    return random_pair(args.arch_size, args.num_words, block_size, drafter_width, drafter_layers)
+    return random_pair(args.arch_size, args.num_words, block_size, drafter, kinds)
 
 
 def random_pair(
     size: str,
     vocabulary: int,
     block_size: int,
-    drafter_width: int | None = None,
-    drafter_layers: int = 1,
+    token_drafter: RandomDrafter = SHALLOW,
+    kinds: Collection[str | None] = DRAFTERS,
 ) -> Pair:
     """Build a Transformer with random weights, and helpers of it.
 
@@ -126,25 +147,17 @@ def random_pair(
         size: a key of SIZES.
         vocabulary: tokens, fairseq's special ones among them.
         block_size: how many tokens the heads draft; they are of ``--head-layer per_head``.
-        drafter_width: of the shallow decoder, in heads of 32 with a feed-forward layer of twice the
-            width; None: the model's sizes.
-        drafter_layers: of the shallow decoder.
+        token_drafter: what drafts token by token.
+        kinds: which of DRAFTERS are built.
     """
     words = Dictionary()
     for number in range(vocabulary - len(words)):
         words.add_symbol(f"w{number}")
     task = ParallelTranslationTask(ParallelTranslationConfig(), words, words)
-    layers, width, inner, heads = SIZES[size]
-    settings: dict[str, Any] = {"share_all_embeddings": True}
-    settings |= {"max_source_positions": 1024, "max_target_positions": 1024}
-    for side in ("encoder", "decoder"):
-        settings |= {f"{side}_layers": layers, f"{side}_embed_dim": width}
-        settings |= {f"{side}_ffn_embed_dim": inner, f"{side}_attention_heads": heads}
+    _, width, inner, _ = SIZES[size]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model, args = _build("transformer", settings, task)
-        with torch.no_grad():
-            model.decoder.embed_tokens.weight[words.eos()] = 0.0
+        model, args = _transformer(size, task)
         given = {
             "encoder_from": "the verifier",
             "encoder_copied": True,
@@ -153,17 +166,48 @@ def random_pair(
             "max_target_positions": 1024,
             "drafter_block_size": 1,  # any block is filled as it is
         }
-        narrow = {} if drafter_width is None else _narrow(drafter_width)
-        narrow["decoder_layers"] = drafter_layers
-        drafters = [
-            _build("block_nat_fast", given, task)[0],
-            _build("shallow_decoder", given | narrow, task)[0],
-        ]
-        drafts = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
-    for drafter in drafters:  # one copy in memory: those of a large model are gigabytes
-        for own, of in zip(drafter.encoder.parameters(), model.encoder.parameters(), strict=True):
-            own.data = of.data
-    return Pair(task, model, drafters[0], drafters[1], drafts, args)
+        made: dict[str, Any] = {}
+        if BLOCK_NAT in kinds:
+            made[BLOCK_NAT] = _build("block_nat_fast", given, task)[0]
+        if TRANSFORMER in kinds and token_drafter.size is None:
+            shape = {} if token_drafter.width is None else _narrow(token_drafter.width)
+            shape["decoder_layers"] = token_drafter.layers
+            made[TRANSFORMER] = _build("shallow_decoder", given | shape, task)[0]
+        for drafter in made.values():  # one copy in memory: those of a large model are gigabytes
+            pairs = zip(drafter.encoder.parameters(), model.encoder.parameters(), strict=True)
+            for own, of in pairs:
+                own.data = of.data
+        if TRANSFORMER in kinds and token_drafter.size is not None:
+            made[TRANSFORMER] = _transformer(token_drafter.size, task)[0]
+        if HEADS in kinds:
+            made[HEADS] = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
+    return Pair(
+        task,
+        model,
+        drafter=made.get(BLOCK_NAT),
+        token_drafter=made.get(TRANSFORMER),
+        heads=made.get(HEADS),
+        args=args,
+    )
+
+
+def _transformer(size: str, task: Any) -> tuple[Any, argparse.Namespace]:
+    """Build a Transformer of a size; return it, and all of fairseq's options."""
+    layers, width, inner, heads = SIZES[size]
+    settings: dict[str, Any] = {"share_all_embeddings": True}
+    settings |= {"max_source_positions": 1024, "max_target_positions": 1024}
+    for side in ("encoder", "decoder"):
+        settings |= {f"{side}_layers": 1 if size in REPEATED else layers}
+        settings |= {f"{side}_embed_dim": width, f"{side}_attention_heads": heads}
+        settings |= {f"{side}_ffn_embed_dim": inner}
+    model, args = _build("transformer", settings, task)
+    if size in REPEATED:
+        for side in (model.encoder, model.decoder):
+            side.layers.extend([side.layers[0]] * (layers - 1))
+            side.num_layers = layers
+    with torch.no_grad():
+        model.decoder.embed_tokens.weight[task.target_dictionary.eos()] = 0.0
+    return model, args
 
 
 def _narrow(width: int) -> dict[str, int]:

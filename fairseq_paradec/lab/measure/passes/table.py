@@ -1,7 +1,5 @@
 """``paradec passes``: what a pass costs on this machine, and how far that is from the least."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ....engine.settings import DRAFTS
 from ....errors import option_error
 from ...analysis.markdown import markdown
 from ...analysis.pass_costs import tables
@@ -20,7 +17,7 @@ from ..peers import converted, converted_model
 from ..rounds import others_used
 from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan, peer_tokens
 from .estimate import read_acceptance
-from .models import Pair, SizedModel, check_model, make_pair, sizes
+from .models import DRAFTS, Pair, SizedModel, check_model, make_pair, sizes
 
 
 @dataclass(frozen=True)
@@ -140,8 +137,8 @@ def notes(setting: Mapping[str, Any], busy: bool) -> list[str]:
     return [
         f"{setting['model']}: {setting['sizes']}, vocabulary {setting['vocabulary']}. Drafter: "
         f"{setting['drafter']}{drafter}; token by token: {setting['token drafter']}. Heads: "
-        f"{setting['heads'] or 'none'}. Native drafters and heads are in {DRAFTS}, as decoders use "
-        "them.",
+        f"{setting['heads'] or 'none'}. Native drafters and heads are in {DRAFTS}; assisted "
+        "itself drafts in int4, unless told otherwise.",
         f"Batch {setting['batch']}, sources of {setting['source length']} tokens, "
         f"{setting['cached']} cached; cpu, {setting['threads']} thread(s). Medians and quartiles "
         f"of {setting['rounds']} interleaved rounds of {setting['repetitions']} after a warm-up; "

@@ -1,7 +1,5 @@
 """Data folders made from existing data, and steps of the data recipes in scripts/."""
 
-from __future__ import annotations
-
 import argparse
 
 from ....cli import arguments

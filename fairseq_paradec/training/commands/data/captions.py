@@ -15,8 +15,6 @@ used --times times. Captions of valid or test (in lower case) are left out of tr
 also out of valid. Captions too few for a last document are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections.abc import Sequence

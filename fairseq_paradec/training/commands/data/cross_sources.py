@@ -7,8 +7,6 @@ old training pairs, then N times as many crossed sources. Their targets are plac
 from the first sentence, for scripts/distill.sh to replace.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import shutil

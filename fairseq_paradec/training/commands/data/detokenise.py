@@ -3,8 +3,6 @@
 Evaluations detokenise translations in the same way.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -3,8 +3,6 @@
 Words are separated by white space.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -5,8 +5,6 @@ All translations of an English sentence go to one split, which depends on the se
 and test hold one translation of each, always the same one.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import sys

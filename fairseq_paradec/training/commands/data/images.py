@@ -14,8 +14,6 @@ Training, validation and test sets have different photographs, chosen by the see
 names. Pairs with the same large image as an earlier one are dropped.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib.metadata

@@ -4,8 +4,6 @@ sgm FILE                        the <seg>s of a WMT test set, one per line, to s
 tmx FILE LANG LANG OUT OUT      the sentence pairs of a translation memory (may be gzipped)
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import html

@@ -5,8 +5,6 @@ filter  drop pairs that are empty, too long, or too different in length, by the 
         the other two (the raw text) lose the same lines
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Messages that are fuzzy, obsolete, untranslated, plural or the same in both languages are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys
