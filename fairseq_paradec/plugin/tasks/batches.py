@@ -87,16 +87,15 @@ class EverySentence:
         if not lines:
             return
         dataset = self._dataset_of(lines)
-        batches: Sequence[Sequence[int]] = [[0]]
-        if len(lines) > 1:  # fairseq's iterator takes as long as a short sentence of a small model
-            batches = self.get_batch_iterator(
-                dataset,
-                max_tokens=max_tokens,
-                max_sentences=batch_size,
-                max_positions=self._positions(models),
-            ).frozen_batches
-        # torch's DataLoader would draw a random number, and the lock that this takes may be held
-        # by another thread at a fork: the child would wait for it without end.
+        alone = dataset.src_sizes > min(max_tokens, self._positions(models)[0])
+        order = np.argsort(dataset.src_sizes, kind="stable")
+        batches = [
+            *dataset.batch_by_size(order[~alone[order]], max_tokens, batch_size),
+            *([i] for i in np.flatnonzero(alone)),
+        ]
+        # fairseq's iterator and torch's DataLoader would draw random numbers, and the locks that
+        # this takes may be held by another thread at a fork: the child would wait for them without
+        # end. And the iterator notes in the task what is left out, where threads would meet.
         yield from (_collated(dataset, numbers, device) for numbers in batches)
 
     def batch_of(self, lines: Sequence[str], device: torch.device) -> dict[str, Any]:
