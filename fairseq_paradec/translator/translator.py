@@ -380,7 +380,8 @@ class Translator:
 
     def _plain(self, hypo: dict[str, Any]) -> str:
         """Return a hypothesis as plain text."""
-        text: str = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
+        # A list: of a tensor each token would be several calls of torch.
+        text: str = self.task.target_dictionary.string(hypo["tokens"].tolist())
         text = text if self.bpe is None else self.bpe.decode(text)
         return text if self.tokenizer is None else self.tokenizer.decode(text)
 
