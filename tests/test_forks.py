@@ -177,6 +177,25 @@ report(work(), fork(work))
     check(parent, children, err)
 
 
+def test_a_fork_waits_for_what_another_thread_imports() -> None:
+    """fairseq's search of the first batch with padding imports SymPy, which takes a second."""
+    code = """
+load()
+work = lambda: translate(decoding="beam", beam=2)
+assert "sympy" not in sys.modules
+parent = []
+thread = threading.Thread(target=lambda: parent.extend(work()))
+thread.start()
+while "sympy" not in sys.modules:
+    pass
+child = fork(work)
+thread.join()
+report(parent, child)
+"""
+    (parent, *children), err = run(code, "torch")
+    check(parent, children, err)
+
+
 def test_a_fork_that_costs_nothing_is_not_warned_of() -> None:
     """Before a model is loaded; and of a process on one thread."""
     code = """

@@ -10,7 +10,7 @@ from ..config import ALL, DecodingConfig
 from ..decoding.provenance import FAIRSEQ, provenance
 from ..decoding.stock_search import count_passes, search_of_flags
 from ..engine.settings import Engine
-from ..forks import Lock, computes
+from ..forks import Lock, attends, computes
 from ..records import PassRecord, Record
 from ..row import Row
 from ..token_rules import TokenRules
@@ -72,6 +72,7 @@ class StockDecoder:
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
         computes()
+        attends(sample["net_input"]["src_tokens"], self.search.pad)
         with self._lock:  # it keeps its count, and the batch's lengths
             self._counted.passes = 0
             found: list[list[dict[str, Any]]] = self.search.generate(

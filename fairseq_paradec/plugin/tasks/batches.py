@@ -15,7 +15,7 @@ from torch import Tensor
 from ...decoding.hypotheses import empty_hypothesis
 from ...decoding.samples import select_rows
 from ...errors import nan_error, needs, option_error
-from ...forks import cached_property
+from ...forks import IMPORTING, cached_property
 from ...methods.base import Decoder
 from ...methods.stock import StockDecoder
 from .first_token import drafts_from_first, forced_prefix
@@ -89,10 +89,9 @@ class EverySentence:
         dataset = self._dataset_of(lines)
         alone = dataset.src_sizes > min(max_tokens, self._positions(models)[0])
         order = np.argsort(dataset.src_sizes, kind="stable")
-        batches = [
-            *dataset.batch_by_size(order[~alone[order]], max_tokens, batch_size),
-            *([i] for i in np.flatnonzero(alone)),
-        ]
+        with IMPORTING:  # of fairseq's compiled part
+            batches = list(dataset.batch_by_size(order[~alone[order]], max_tokens, batch_size))
+        batches += [[i] for i in np.flatnonzero(alone)]
         # fairseq's iterator and torch's DataLoader would draw random numbers, and the locks that
         # this takes may be held by another thread at a fork: the child would wait for them without
         # end. And the iterator notes in the task what is left out, where threads would meet.
