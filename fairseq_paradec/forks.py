@@ -5,6 +5,7 @@ without end where it shares work among them. torch computes by OpenMP, and so do
 which take torch's number of threads.
 """
 
+import importlib
 import logging
 import os
 import threading
@@ -13,11 +14,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-import torch
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: Held while something is imported in the midst of decoding, and by a fork. A child would wait
+#: without end for an import that another thread had begun.
+IMPORTING = threading.RLock()
 
 _LOCKS: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
@@ -87,13 +90,31 @@ def computes() -> None:
         )
 
 
+def attends(tokens: Any, pad: int) -> None:
+    """Import what torch's attention does where a batch of fairseq's has padding: SymPy, a second.
+
+    Args:
+        tokens: B×S.
+        pad: the number of ``<pad>``.
+    """
+    if bool((tokens == pad).any()):
+        with IMPORTING:
+            importlib.import_module("torch.fx.experimental.symbolic_shapes")
+
+
 def _settle_child() -> None:
     """Free the locks, and leave torch one thread if the process had begun to compute on more."""
+    IMPORTING.release()
     for lock in list(_LOCKS):
         lock.renew()
-    if _State.computes and torch.get_num_threads() > 1:
-        _State.lost = torch.get_num_threads()
-        torch.set_num_threads(1)
+    if _State.computes:
+        import torch  # which is loaded; the registry's readers may not need it
+
+        if torch.get_num_threads() > 1:
+            _State.lost = torch.get_num_threads()
+            torch.set_num_threads(1)
 
 
-os.register_at_fork(after_in_child=_settle_child)
+os.register_at_fork(
+    before=IMPORTING.acquire, after_in_parent=IMPORTING.release, after_in_child=_settle_child
+)

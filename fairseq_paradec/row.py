@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from .records import PassRecord
 
@@ -24,6 +25,8 @@ class Row:
             an error that it raises ends the batch. None: nobody watches.
         end: is told the row as soon as it is finished, if the method writes row by row, while
             others are still written. None: nobody waits for it.
+        more: is asked for up to so many sentences that enter the batch where rows have left it, if
+            the method can; the same of all rows. None: none do.
     """
 
     index: int
@@ -37,6 +40,7 @@ class Row:
     finished: bool = False
     watch: Callable[[Sequence[PassRecord]], None] | None = None
     end: "Callable[[Row], None] | None" = None
+    more: "Callable[[int], Entering | None] | None" = None
 
     @property
     def room(self) -> int:
@@ -48,7 +52,7 @@ class Row:
         return eos in self.prefix[1 : self.limit] and self.prefix[0] != eos
 
     def fresh(self) -> "Row":
-        """Return a row of the sentence without committed tokens, given draft, watch and end."""
+        """Return a row of the sentence as it comes, without given draft, watch, end and more."""
         return Row(self.index, self.source, self.limit, self.prefix)
 
     def tell_end(self) -> None:
@@ -64,3 +68,10 @@ class Row:
             self.finished = True
         self.tokens += tokens
         self.scores += scores[: len(tokens)]
+
+
+class Entering(NamedTuple):
+    """Sentences that enter a batch while it is decoded."""
+
+    rows: list[Row]
+    net_input: dict[str, Any]  # fairseq's, in the same order

@@ -5,6 +5,8 @@ beside it.
 """
 
 import functools
+import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from support.commands import DEMO
 
 import fairseq_paradec
 from fairseq_paradec.engine.native import cache
+from fairseq_paradec.translator.translator import End, Translation
 
 SENTENCES = (DEMO / "raw" / "demo.en").read_text(encoding="utf-8").splitlines()[:14]
 SENTENCES += ["It costs 18.10 euros.", "18,10", "A dog.", "A dog.", "Two men sit, and a man sits."]
@@ -52,6 +55,44 @@ def greedy(dtype: str) -> list[tuple[str, float | None]]:
 @pytest.mark.parametrize("batch_size", [2, 7, 64])
 def test_the_batch_does_not_matter(dtype: str, batch_size: int) -> None:
     assert outputs(dtype, batch_size, decoding="greedy") == greedy(dtype)
+
+
+def entering(dtype: str, seed: int) -> list[tuple[int, tuple[str, float | None]]]:
+    """Let sentences enter a batch at random; return what is told, by their numbers."""
+    chance = random.Random(seed)
+    left = chance.choices(range(len(SENTENCES)), k=40)
+    found: list[tuple[int, tuple[str, float | None]]] = []
+
+    def end(line: int, one: Translation) -> None:
+        found.append((line, (one.text, one.score)))
+
+    def more(most: int) -> list[tuple[str, End]]:
+        lines = [left.pop() for _ in range(chance.randint(0, min(most, len(left))))]
+        return [(SENTENCES[line], partial(end, line)) for line in lines]
+
+    first = [left.pop() for _ in range(chance.randint(2, 9))]
+    ends = [partial(end, line) for line in first]
+    options: dict[str, Any] = {"decoding": "greedy", "engine_dtype": dtype, "engine": "native"}
+    texts = [SENTENCES[line] for line in first]
+    assert len([*model().results(texts, ends=ends, more=more, **options)]) == len(first)
+    assert len(found) > len(first)
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(4))
+def test_what_enters_a_running_batch_does_not_matter(
+    dtype: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache._pages, "take", lambda count: torch.full((count,), torch.nan))
+    assert all(one == greedy(dtype)[line] for line, one in entering(dtype, seed))
+
+
+def test_what_enters_a_running_batch_begins_as_all_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model().models[0], "first_target_token", "Frau", raising=False)
+    alone = outputs("fp32", 1, decoding="greedy")
+    assert alone[0][0].startswith("Frau")
+    assert all(one == alone[line] for line, one in entering("fp32", 0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -8,9 +8,12 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.commands import DEMO, ROOT, run_python, succeed
@@ -19,7 +22,7 @@ import fairseq_paradec
 from fairseq_paradec.forks import Lock, cached_property
 
 START = """
-import faulthandler, json, multiprocessing, os, sys, threading, torch
+import faulthandler, json, multiprocessing, os, sys, threading, torch, traceback
 root, folder, engine = sys.argv[1:]
 sys.path.insert(0, root)
 import fairseq_paradec
@@ -99,11 +102,37 @@ with multiprocessing.get_context("fork").Pool(4) as pool:
 
 
 def test_a_translation_draws_no_random_number() -> None:
-    """The lock of torch's generator, held by another thread at a fork, is lost in the child."""
+    """A generator's lock, held by another thread at a fork, is lost in the child.
+
+    numpy's is held here. torch's cannot be, but a draw changes its state.
+    """
     model = fairseq_paradec.load(DEMO)
-    before = torch.get_rng_state()
-    assert all(model.translate(["A dog runs.", "Two men sit."], batch_size=1))
+    before, found = torch.get_rng_state(), []
+
+    def work() -> None:
+        found.extend(model.translate(["A dog runs.", "Two men sit."], batch_size=1))
+
+    thread = threading.Thread(target=work, daemon=True)
+    with np.random.get_bit_generator().lock:
+        thread.start()
+        thread.join(60)
+        assert len(found) == 2 and all(found)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_threads_share_a_model() -> None:
+    """Each gets its own lines' translations, in batches of its own."""
+    model = fairseq_paradec.load(DEMO)
+    texts = [[f"{word} dog runs."] * count for word, count in (("A", 2), ("The", 3), ("My", 7))]
+    wanted = [model.translate(lines, decoding="greedy") for lines in texts]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(lambda t: model.translate(t, decoding="greedy"), texts * 20))
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == wanted * 20
 
 
 def test_forks_inside_a_thread_while_another_decodes() -> None:
@@ -120,6 +149,11 @@ def forks():
     children.extend(fork() for _ in range(3))
     ended.set()
 
+def fail(raised):
+    traceback.print_exception(raised.exc_value)
+    os._exit(1)
+
+threading.excepthook = fail  # or the other thread would go on without end
 threads = [threading.Thread(target=work, daemon=True) for work in (decode, forks)]
 for thread in threads:
     thread.start()
@@ -140,6 +174,25 @@ report(work(), fork(work))
 """
     (parent, *children), err = run(code, "torch")
     assert len(children) == 1
+    check(parent, children, err)
+
+
+def test_a_fork_waits_for_what_another_thread_imports() -> None:
+    """fairseq's search of the first batch with padding imports SymPy, which takes a second."""
+    code = """
+load()
+work = lambda: translate(decoding="beam", beam=2)
+assert "sympy" not in sys.modules
+parent = []
+thread = threading.Thread(target=lambda: parent.extend(work()))
+thread.start()
+while "sympy" not in sys.modules:
+    pass
+child = fork(work)
+thread.join()
+report(parent, child)
+"""
+    (parent, *children), err = run(code, "torch")
     check(parent, children, err)
 
 

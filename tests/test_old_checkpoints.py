@@ -1,7 +1,10 @@
 """Checkpoints in the layouts of fairseq 0.6 to 0.9, written here, decode as the model they hold."""
 
 import argparse
+import json
 import re
+import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 import torch
 from support.builders import DEMO, Limits, batch, decode, task_for, tiny_model
 
+import fairseq_paradec
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.plugin.tasks.loading import load
 
@@ -200,3 +204,29 @@ def test_the_doctor_knows_models_that_write_in_another_order(told):
 def test_the_doctor_needs_the_data_of_a_checkpoint(old, capsys):
     assert paradec(["doctor", str(old)]) == 2
     assert "needs DATA, the data folder of the checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["pack", "import", "the least"])
+def test_a_model_folder_of_the_first_form_translates(form: str, tmp_path: Path) -> None:
+    """As the first ``paradec pack`` and ``paradec import`` wrote ``paradec.json``."""
+    files = ["dict.en.txt", "dict.de.txt", "model.pt"]
+    content: dict[str, Any] = {"format": 1, "source": "en", "target": "de", "model": "model.pt"}
+    if form == "pack":
+        files += ["drafter.pt", "codes.bpe"]
+        bpe = {"name": "subword_nmt", "files": {"bpe_codes": "codes.bpe"}}
+        content |= {"drafter": "drafter.pt", "tokenizer": "moses", "bpe": bpe, "settings": {}}
+    elif form == "import":
+        settings = {"min_len": 0}
+        content |= {"drafter": None, "tokenizer": None, "bpe": None, "settings": settings}
+    for name in files:
+        shutil.copy(DEMO / name, tmp_path)
+    content["sha256"] = {name: sha256((DEMO / name).read_bytes()).hexdigest() for name in files}
+    (tmp_path / "paradec.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    demo, model = fairseq_paradec.load(DEMO), fairseq_paradec.load(tmp_path)
+    assert model.folder.settings == content.get("settings", {})
+    assert model.folder.packed == {} and not model.folder.packed_only
+    line = "A dog runs across the grass."
+    (found,) = model.translate([line if form == "pack" else demo.encode(line)], decoding="hgj")
+    if form != "pack":  # the symbols
+        found = demo.tokenizer.decode(demo.bpe.decode(found))
+    assert [found] == demo.translate([line], decoding="hgj")

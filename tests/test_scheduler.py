@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.serve.scheduler import Full, Job, Left, Scheduler, Way, form
+from fairseq_paradec.serve.scheduler import ROUNDS, Full, Job, Left, Scheduler, Way, entering, form
 from fairseq_paradec.serve.settings import Settings
 from fairseq_paradec.translator.translator import Translation
 
@@ -27,7 +27,12 @@ class Held:
         self.begun = threading.Semaphore(0)
 
     def results(
-        self, texts: list[str], watches: Any = None, ends: Any = None, **options: Any
+        self,
+        texts: list[str],
+        watches: Any = None,
+        ends: Any = None,
+        more: Any = None,
+        **options: Any,
     ) -> Iterator[Translation]:
         self.batches.append(texts)
         self.begun.release()
@@ -35,13 +40,19 @@ class Held:
         for text, end in zip(texts, ends or [], strict=False):
             if text == "early":
                 end(Translation(text.upper(), 0.0, None, 1))
+                while entered := more(1):
+                    ((text, end),) = entered
+                    self.batches[-1] = texts = [*texts, text]
+                    if text != "bad":
+                        end(Translation(text.upper(), 0.0, None, 1))
         if "bad" in texts:
             raise RuntimeError("bad")
         if options.get("decoding") == "wrong":
             raise UsageError("wrong")
         for watch in watches or []:
             watch({"start": 0})
-        yield from (Translation(text.upper(), 0.0, None, 1) for text in texts)
+        first = texts[: options["batch_size"]]
+        yield from (Translation(text.upper(), 0.0, None, 1) for text in first)
 
 
 @pytest.fixture
@@ -50,9 +61,16 @@ def held():
 
 
 @pytest.fixture
-def scheduler(held):
+def counted():
+    """Of each batch, how many sentences were counted."""
+    return []
+
+
+@pytest.fixture
+def scheduler(held, counted):
     settings = Settings((), batch_size=4, max_waiting=5)
-    one = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
+    models = SimpleNamespace(models={WAY.pair: held})
+    one = Scheduler(models, settings, lambda way, found, seconds: counted.append(len(found)))
     yield one
     for _ in range(100):
         held.go.release()
@@ -135,6 +153,71 @@ def test_a_sentence_is_answered_when_it_is_done(scheduler, held):
     assert texts([futures[0], futures[2]]) == ["B", "C"]
     assert isinstance(futures[3].exception(60), RuntimeError)
     assert held.batches[1:] == [["b", "c", "bad", "early"], ["b"], ["c"], ["bad"]]
+
+
+def test_what_waits_enters_a_batch_where_others_have_left_it(scheduler, held, counted):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)
+    first = scheduler.submit(WAY, ["b", "early", "c", "d"])
+    held.go.release()
+    assert held.begun.acquire(timeout=60)
+    left, *others = (scheduler.submit(WAY, [text])[0] for text in "efg")
+    left.cancel()
+    held.go.release()
+    assert texts([*first, *others]) == ["B", "EARLY", "C", "D", "F", "G"]
+    scheduler.close(60)
+    assert held.batches == [["a"], ["b", "c", "d", "early", "f", "g"]]
+    assert counted == [1, 6]
+
+
+def test_only_what_fits_and_whose_turn_it_is_enters():
+    def entered(count: int, longest: int, *told: tuple[int, str, Way]) -> tuple[list[str], str]:
+        chosen, rest = entering(jobs(*told), WAY, count, longest)
+        return [job.text for job in chosen], "".join(job.text for job in rest)
+
+    told = [(2, "c", WAY), (0, "a", WAY), (1, "bb", WAY), (3, "d", OTHER), (4, "e", WAY)]
+    assert entered(9, 2, *told) == (["a", "bb", "c"], "de")
+    assert entered(2, 2, *told) == (["a", "bb"], "cde")
+    assert entered(9, 1, *told) == (["a"], "cbbde")
+
+
+@pytest.mark.parametrize(
+    ("size", "sentences", "left", "waiting", "enter"),
+    [
+        (8, 8, 7, 3, 3),
+        (8, 8, 7, 2, 0),  # a new batch would be of three
+        (4, 4, 1, 2, 1),
+        (4, 4, 1, 3, 0),  # and of six
+        (4, ROUNDS * 4, 1, 2, 0),
+    ],
+)
+def test_a_batch_that_is_not_as_a_new_one_would_be_ends(
+    held, size, sentences, left, waiting, enter
+):
+    settings = Settings((), batch_size=8)
+    scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)  # the thread is busy, and the test takes its place
+    scheduler.submit(WAY, ["b"] * waiting)
+    batch = jobs(*[(0, "c", WAY)] * sentences)
+    assert len(scheduler._more(batch, size, left)) == enter
+    assert (len(batch) - sentences, scheduler.waiting) == (enter, waiting - enter)
+    for _ in range(9):
+        held.go.release()
+    scheduler.close(60)
+
+
+def test_a_sentence_that_enters_and_fails_fails_alone(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)
+    first = scheduler.submit(WAY, ["b", "early", "c", "d"])
+    held.go.release()
+    assert held.begun.acquire(timeout=60)
+    bad, good = (scheduler.submit(WAY, [text])[0] for text in ("bad", "e"))
+    for _ in range(6):
+        held.go.release()
+    assert texts([*first, good]) == ["B", "EARLY", "C", "D", "E"]
+    assert isinstance(bad.exception(60), RuntimeError)
 
 
 def test_a_long_text_does_not_hold_up_others(held):

@@ -157,6 +157,29 @@ def test_a_line_is_told_when_it_is_done_while_others_are_written(decoding, loade
         assert found[lines[0]].passes < found[lines[-1]].passes
 
 
+@pytest.mark.parametrize("decoding", ["greedy", "self_draft"])
+def test_lines_enter_a_batch_that_is_written(decoding, loaded):
+    """Not by every decoder; they are told, and not yielded."""
+    lines = [line for line in TEXT if line.strip()]
+    first, rest, told = lines[:2], lines[2:] * 2 + [""], []
+
+    def more(most):
+        entering, rest[:] = rest[:most], rest[most:]
+        return [
+            (line, partial(lambda line, one: told.append((line, one)), line)) for line in entering
+        ]
+
+    found = list(loaded.results(first, more=more, decoding=decoding))
+    alone = dict(zip(lines, loaded.results(lines, decoding=decoding), strict=True))
+    assert found == [alone[line] for line in first]
+    if decoding == "self_draft":
+        assert told == []
+    else:
+        alone[""] = Translation("", None, "is empty")
+        assert rest == [] and len(told) == 2 * len(lines) - 3
+        assert all(one == alone[line] for line, one in told)
+
+
 def test_no_text_is_no_translation(loaded):
     assert loaded.translate([]) == []
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError, option_error
+from ..forks import attends
 from ..token_rules import Best, Positions, Scored
 from .cache import Cache
 from .decoder_pass import DecoderWeights, decoder_pass, source_keys
@@ -195,9 +196,18 @@ class ChunkScorer:
     def _encode(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
         """Run the encoder; its output has fairseq's layout."""
         if self._encoder is None:
+            attends(net_input["src_tokens"], self.model.encoder.dictionary.pad())
             out: dict[str, Any] = self.model.encoder.forward_torchscript(net_input)
             return out
         return self._encoder(net_input)
+
+    def add(self, net_input: dict[str, Tensor]) -> None:
+        """Run the encoder for further sentences, whose rows go behind those of the batch.
+
+        ``writes`` says whether it can. At least so many rows must have left. ``encoder_out`` stays
+        that of the batch's beginning.
+        """
+        self.cache.add(*self._states(self._encode(net_input)))
 
     def start(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output, in fairseq's layout, and start an empty cache."""
@@ -222,15 +232,19 @@ class ChunkScorer:
     def _start(self, encoder_out: dict[str, Any]) -> None:
         """Make keys and values of the source, and an empty cache."""
         self.encoder_out = encoder_out
-        states = encoder_out["encoder_out"][0].transpose(0, 1)  # B×S×C
-        # They may be another scorer's, with weights of another dtype.
-        states = states.to(self.decoder.embed_tokens.weight.dtype)
-        padding = encoder_out["encoder_padding_mask"]
-        blank = padding[0] if len(padding) > 0 else None
+        states, blank = self._states(encoder_out)
         if self.packed is not None:
             self.cache = NativeCache(self.weights, states, blank)
             return
         self.cache = self._new_cache(source_keys(self.weights, states), blank)
+
+    def _states(self, encoder_out: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """Return the states of an encoder's output, B×S×C, and where padding is, B×S."""
+        states = encoder_out["encoder_out"][0].transpose(0, 1)
+        padding = encoder_out["encoder_padding_mask"]
+        # They may be another scorer's, with weights of another dtype.
+        states = states.to(self.decoder.embed_tokens.weight.dtype)
+        return states, padding[0] if len(padding) > 0 else None
 
     def _new_cache(self, source: Tensor, padding: Tensor | None) -> Cache:
         """Make an empty cache; see Cache."""

@@ -176,7 +176,7 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
             raise excludes("--match-source-len", True, "images, whose outputs are larger")
         return limits
 
-    def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
+    def problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
         """Return for each row why it is no image of the right size, or None."""
         words = self.source_dictionary
         size = self.image_sizes[0]

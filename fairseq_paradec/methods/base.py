@@ -28,7 +28,7 @@ from ..forks import Lock, computes
 from ..model_checks import attends_locally
 from ..records import Record
 from ..registry import METHODS
-from ..row import Row
+from ..row import Entering, Row
 from ..target_order import TargetOrder, order_of
 from ..token_rules import TokenRules
 from .reports import Reports
@@ -192,7 +192,9 @@ class Decoder(abc.ABC):
                 outputs of its sentences: B lists of tokens, empty ones where there is none. With
                 ``watches``, if somebody watches: B entries as ``Row.watch``. With ``ends``, if
                 somebody waits for single rows: B functions, each of which may be told its row's
-                hypothesis while others are still written, or None.
+                hypothesis while others are still written, or None. With ``more``, if sentences may
+                enter while it is decoded: a function that gives up to so many, as a batch with
+                ``ends``, by which alone their hypotheses are told; None: none.
             prefix_tokens: B×P tokens that the outputs begin with, padded at the end.
             constraints: refused.
             bos_token: the decoder's first input, ``</s>`` by default.
@@ -225,6 +227,10 @@ class Decoder(abc.ABC):
         for row, end in zip(rows, sample.get("ends", ()), strict=False):
             if end is not None:
                 row.end = partial(self._tell, end, net_input["src_tokens"].device)
+        entered: list[Row] = []
+        if "more" in sample and self.audit is None and self.config.stats_file is None:
+            for row in rows:
+                row.more = partial(self._enter, sample["more"], entered, rows[0].prefix)
         if any(row.given for row in rows):
             refuse_drafts(self, self.config)
         rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
@@ -240,7 +246,34 @@ class Decoder(abc.ABC):
         if self.audit is not None:
             verdicts = self.audit.compare(sample, hypos, prefix_tokens, bos_token)
         self.reports.add(sample, rows, hypos, seconds, verdicts, self.provenance)
+        self.reports.count(entered)
         return hypos
+
+    def _enter(
+        self,
+        more: Callable[[int], dict[str, Any] | None],
+        entered: list[Row],
+        prefix: list[int],
+        count: int,
+    ) -> Entering | None:
+        """Make the rows of sentences that enter the batch; see ``Row.more``.
+
+        Args:
+            more: the batch's; see ``decode``.
+            entered: the rows so far; these are appended.
+            prefix: of all rows.
+            count: so many sentences, at most.
+        """
+        sample = more(count)
+        if sample is None:
+            return None
+        net_input = sample["net_input"]
+        rows = self._make_rows(net_input, None)
+        for row, end in zip(rows, sample["ends"], strict=True):
+            row.prefix = prefix
+            row.end = partial(self._tell, end, net_input["src_tokens"].device)
+        entered += rows
+        return Entering(rows, net_input)
 
     def _hypotheses(self, rows: Sequence[Row], rules: TokenRules) -> list[list[dict[str, Any]]]:
         """Make the one hypothesis of each finished row."""

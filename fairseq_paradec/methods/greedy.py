@@ -53,7 +53,11 @@ class GreedyDecoder(ParallelDecoder):
 
 
 def write_rows(scorer: Any, rows: Sequence[Row], rules: TokenRules) -> None:
-    """Write all rows to their end, many tokens a call; see ``draft_and_verify``."""
+    """Write all rows to their end, many tokens a call; see ``draft_and_verify``.
+
+    Sentences that wait take the places of rows that have left.
+    """
+    more = rows[0].more
     live = list(rows)
     while live:
         most = AT_ONCE if all(row.end is None for row in live) else SOON
@@ -66,5 +70,10 @@ def write_rows(scorer: Any, rows: Sequence[Row], rules: TokenRules) -> None:
             row.tell_end()
         stay = [b for b, row in enumerate(live) if not row.finished]
         live = [live[b] for b in stay]
-        if live:
+        if live or more is not None:
             scorer.reorder(stay)
+        if more is not None and len(live) < len(rows):
+            entering = more(len(rows) - len(live))
+            if entering is not None:
+                scorer.add(entering.net_input)
+                live += entering.rows

@@ -86,10 +86,7 @@ class Reports:
             UsageError: a file cannot be opened.
         """
         self.stats.seconds += seconds
-        for row in rows:
-            self.stats.add(len(row.tokens), len(row.passes))
-            if any(one.num_drafted for one in row.passes):
-                self._drafted.add(len(row.tokens), len(row.passes))
+        self.count(rows)
         if any(verdict and not (verdict["identical"] or verdict["tie"]) for verdict in verdicts):
             FAILED.add("--audit")
         self._open()
@@ -107,6 +104,13 @@ class Reports:
             if self._files.get("trace"):
                 trace = [p.as_json(self.tgt_dict.__getitem__) for p in row.passes]
                 self._write("trace", record | {"trace": trace})
+
+    def count(self, rows: Sequence[Row]) -> None:
+        """Count sentences."""
+        for row in rows:
+            self.stats.add(len(row.tokens), len(row.passes))
+            if any(one.num_drafted for one in row.passes):
+                self._drafted.add(len(row.tokens), len(row.passes))
 
     def close(self) -> None:
         """Close the files and log the closing lines."""

@@ -10,7 +10,7 @@ from ..config import ALL, DecodingConfig
 from ..decoding.provenance import FAIRSEQ, provenance
 from ..decoding.stock_search import count_passes, search_of_flags
 from ..engine.settings import Engine
-from ..forks import computes
+from ..forks import Lock, attends, computes
 from ..records import PassRecord, Record
 from ..row import Row
 from ..token_rules import TokenRules
@@ -46,6 +46,7 @@ class StockDecoder:
             symbols_to_strip_from_output=context.symbols_to_strip_from_output,
         )
         self._counted = count_passes(self.search, self.models)
+        self._lock = Lock()
 
     @property
     def plain(self) -> bool:
@@ -71,17 +72,20 @@ class StockDecoder:
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
         computes()
-        self._counted.passes = 0
-        found: list[list[dict[str, Any]]] = self.search.generate(
-            self.models,
-            sample,
-            prefix_tokens=prefix_tokens,
-            constraints=constraints,
-            bos_token=bos_token,
-        )
+        attends(sample["net_input"]["src_tokens"], self.search.pad)
+        with self._lock:  # it keeps its count, and the batch's lengths
+            self._counted.passes = 0
+            found: list[list[dict[str, Any]]] = self.search.generate(
+                self.models,
+                sample,
+                prefix_tokens=prefix_tokens,
+                constraints=constraints,
+                bos_token=bos_token,
+            )
+            passes = self._counted.passes
         for hypos in found:
             for hypo in hypos:
-                hypo |= {"steps": self._counted.passes, "history": []}
+                hypo |= {"steps": passes, "history": []}
         return found
 
     # ---- as a candidate of auto_fast -------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Sentences that wait are decoded together, in batches that form between two calls.
+"""Sentences that wait are decoded together, in batches.
 
 A decoding thread takes the sentence whose turn it is, and with it those of the same model and
 options that are most like it in length. So a lone sentence is decoded alone, at once, and many
 together; ``auto_fast`` has measured what is fastest for a batch of either size. A sentence is
-answered when it is done, while longer ones of its batch are written; others do not enter a running
-batch. Native passes compute a row to the last bit alike in any batch (docs/exactness.md).
+answered when it is done, while others of its batch are written. Into a batch that greedy search
+writes, others enter then. Native passes compute a row to the last bit alike in any batch
+(docs/exactness.md).
 """
 
 import heapq
@@ -16,12 +17,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 import torch
 
 from ..errors import UsageError
-from ..translator.translator import Translation, Translator, Watch
+from ..translator.translator import End, Translation, Translator, Watch
 from .fleet import Fleet
 from .settings import Settings
 
@@ -30,6 +32,10 @@ logger = logging.getLogger(__name__)
 #: The share of a batch's time for which the next one waits to become as large; after a lone
 #: sentence nothing is waited for.
 LINGER = 0.2
+
+#: Sentences of a batch, those that enter it among them, for each of its first ones, at most; the
+#: next batch may be of another size, and decoded in another way.
+ROUNDS = 8
 
 #: Batches by which the time that waiting takes is estimated.
 RECENT = 50
@@ -111,6 +117,31 @@ def form(waiting: Sequence[Job], size: int) -> tuple[list[Job], list[Job]]:
     return batch, [job for job in waiting if id(job) not in taken]
 
 
+def entering(
+    waiting: Sequence[Job], way: Way, count: int, longest: int
+) -> tuple[list[Job], list[Job]]:
+    """Choose what enters a running batch: those whose turn it is; return them, and the rest.
+
+    Where one of them does not fit, none behind it enters: the batch ends, and it has its turn.
+
+    Args:
+        waiting: in any order.
+        way: of the batch.
+        count: so many, at most.
+        longest: characters of a sentence, at most.
+    """
+    turns = sorted(waiting, key=lambda job: job.turn)
+    fit = takewhile(lambda job: job.way == way and len(job.text) <= longest, turns)
+    chosen = list(islice(fit, count))
+    taken = set(map(id, chosen))
+    return chosen, [job for job in waiting if id(job) not in taken]
+
+
+def begun(chosen: Sequence[Job]) -> list[Job]:
+    """Return those whose clients still wait; they cannot be cancelled any more."""
+    return [job for job in chosen if job.future.set_running_or_notify_cancel()]
+
+
 def answer(job: Job, begin: float, one: Translation) -> None:
     """Answer a sentence of a batch that began at a time."""
     job.future.set_result(Done(one, begin, time.perf_counter()))
@@ -188,7 +219,7 @@ class Scheduler:
             Full: too many wait already.
         """
         with self._changed:
-            self._waiting = [job for job in self._waiting if not job.future.cancelled()]
+            self._forget()
             waiting = len(self._waiting)
             if waiting > 0 and waiting + len(sentences) > self.settings.max_waiting:
                 raise Full(self._seconds_of(waiting))
@@ -208,6 +239,10 @@ class Scheduler:
             if self._wanted and len(self._waiting) >= min(self._wanted):
                 self._enough.notify_all()
         return [job.future for job in jobs]
+
+    def _forget(self) -> None:
+        """Take out the sentences whose clients have left."""
+        self._waiting = [job for job in self._waiting if not job.future.cancelled()]
 
     def close(self, seconds: float) -> None:
         """Decode what waits, but at most so long, and end the threads."""
@@ -235,7 +270,7 @@ class Scheduler:
         while batch := self._next(count, LINGER * seconds):
             count, begin = len(batch), time.perf_counter()
             self._decode(models[batch[0].way.pair], batch)
-            seconds = time.perf_counter() - begin
+            seconds = (time.perf_counter() - begin) * count / len(batch)
 
     def _next(self, count: int, seconds: float) -> list[Job]:
         """Wait for sentences, and take a batch of them; an empty one: it is closed.
@@ -260,15 +295,18 @@ class Scheduler:
                     return []
                 chosen, self._waiting = form(self._waiting, self.settings.batch_size)
                 self._clock = max(self._clock, chosen[0].turn)
-                live = [job for job in chosen if job.future.set_running_or_notify_cancel()]
-                if live:
+                if live := begun(chosen):
                     return live
 
-    def _decode(self, translator: Translator, batch: Sequence[Job]) -> None:
-        """Decode a batch; if that fails, its sentences one by one: the others are not to suffer."""
+    def _decode(self, translator: Translator, batch: list[Job]) -> None:
+        """Decode a batch; if that fails, its sentences one by one: the others are not to suffer.
+
+        Sentences that enter it are appended.
+        """
         begin = time.perf_counter()
         try:
             found = self._translate(translator, batch, begin)
+            found += [job.future.result(0).translation for job in batch[len(found) :]]
         except Left as error:
             batch[0].future.set_exception(error)
             return
@@ -291,9 +329,13 @@ class Scheduler:
                 answer(job, begin, one)
 
     def _translate(
-        self, translator: Translator, batch: Sequence[Job], begin: float
+        self, translator: Translator, batch: list[Job], begin: float
     ) -> list[Translation]:
-        """Translate a batch that began at a time; answer what is done before the others are."""
+        """Translate a batch that began at a time; answer what is done before the others are.
+
+        Returns:
+            The translations of its first sentences; those that entered it have been answered.
+        """
         way, size = batch[0].way, len(batch)
         more: dict[str, Any] = {} if way.decoding is None else {"decoding": way.decoding}
         if way.beam > 1:
@@ -310,6 +352,31 @@ class Scheduler:
                 others=way.others,
                 watches=[job.watch for job in batch] if way.traced else None,
                 ends=[partial(answer, job, begin) for job in batch] if size > 1 else None,
+                more=partial(self._more, batch, size) if size > 1 and not way.drafted else None,
                 **more,
             )
         )
+
+    def _more(self, batch: list[Job], size: int, count: int) -> list[tuple[str, End]]:
+        """Return sentences that enter a batch.
+
+        None do where a new batch would be far larger or smaller than this one, or it is old.
+
+        Args:
+            batch: its sentences; these are appended.
+            size: so many it has had at once.
+            count: so many have left it.
+        """
+        settings, begin = self.settings, time.perf_counter()
+        longest = max(settings.max_tokens // size, *(len(job.text) for job in batch[:size]))
+        with self._changed:
+            self._forget()
+            new = min(size - count + len(self._waiting), settings.batch_size)
+            if not 0.5 * size <= new <= 1.25 * size or len(batch) >= ROUNDS * size:
+                return []
+            chosen, self._waiting = entering(self._waiting, batch[0].way, count, longest)
+            if chosen:
+                self._clock = max(self._clock, chosen[-1].turn)
+        live = begun(chosen)
+        batch += live
+        return [(job.text, partial(answer, job, begin)) for job in live]

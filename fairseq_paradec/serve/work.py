@@ -107,7 +107,10 @@ async def translate(
     sentences = [sentence for one in documents for sentence in one.sentences]
     futures = scheduler.submit(way, sentences, drafts)
     try:
-        done = await asyncio.gather(*map(asyncio.wrap_future, futures))
+        for future in futures:  # one after the other: the loop wakes for few of them
+            if not future.done():
+                await asyncio.wrap_future(future)
+        done = [future.result() for future in futures]
     finally:  # if one fails, or nobody waits any more, the others need not be decoded
         for future in futures:
             future.cancel()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config import ALL, LARGEST
+from ..decoding.samples import select_rows
 from ..engine.native.packing import offer
 from ..errors import UsageError, option_error
 from ..forks import cached_property
@@ -67,6 +68,8 @@ class Translation(NamedTuple):
 Watch = Callable[[Pass], None]
 #: Is told what became of a sentence.
 End = Callable[[Translation], None]
+#: Gives up to so many further sentences, each with who is told what became of it.
+More = Callable[[int], Sequence[tuple[str, End]]]
 
 
 class Translator:
@@ -151,6 +154,7 @@ class Translator:
         others: int = 0,
         watches: Sequence[Watch | None] | None = None,
         ends: Sequence[End] | None = None,
+        more: More | None = None,
         **options: Any,
     ) -> Iterator[Translation]:
         """Yield what becomes of the lines, in their order, each as soon as those before are there.
@@ -167,6 +171,9 @@ class Translator:
                 needs, which takes time. None: nobody is.
             ends: for each line who is told what became of it, if that is known before the other
                 lines of its batch are; not every decoder tells. None: nobody is.
+            more: is asked for sentences that enter the batch where others have left it, if the
+                lines are one batch; greedy search by native passes asks. They are told as ``ends``
+                are, and not yielded. None: none enter.
             options: the plugin's and fairseq's flags of generation, by their names. ``decoding``
                 is ``auto_fast`` unless given, or the method of a model that has one of its own.
 
@@ -203,7 +210,7 @@ class Translator:
             told = None if watches is None else watches[first : first + len(window)]
             wait = None if ends is None else ends[first : first + len(window)]
             yield from self._window(
-                generator, window, first, batch_size, max_tokens, given, others, told, wait
+                generator, window, first, batch_size, max_tokens, given, others, told, wait, more
             )
             first += len(window)
         if earlier is not None and next(earlier, None) is not None:
@@ -276,6 +283,7 @@ class Translator:
         others: int,
         watches: Sequence[Watch | None] | None,
         ends: Sequence[End] | None,
+        more: More | None,
     ) -> Iterator[Translation]:
         """Translate some lines by batches of like length; ``first``: the first one's number."""
         empty = Translation("", None, "is empty")
@@ -298,6 +306,8 @@ class Translator:
                     partial(self._end, early, place, len(draft), ends[place])
                     for place, draft in zip(places, given, strict=True)
                 ]
+            if more is not None and others == 0 and len(places) == len(lines):
+                batch["more"] = partial(self._more, more)
             hypos = self.task.inference_step(generator, self.models, batch)
             rows = zip(places, hypos, given, strict=True)
             found |= early
@@ -349,9 +359,29 @@ class Translator:
         early[place] = self._decode(hypo, drafted)
         end(early[place])
 
+    def _more(self, more: More, count: int) -> dict[str, Any] | None:
+        """Return a batch of sentences that enter another one; None: there are none."""
+        told = more(count)
+        if not told:
+            return None
+        batch = self.task.batch_of([self.encode(line) for line, _ in told], self.device)
+        ends = [told[place][1] for place in batch["id"].tolist()]
+        batch["ends"] = [partial(self._tell, end) for end in ends]
+        problems = self.task.problems(self.models, batch["net_input"]["src_tokens"])
+        good = [b for b, problem in enumerate(problems) if problem is None]
+        for end, problem in zip(ends, problems, strict=True):
+            if problem is not None:
+                end(Translation("", None, problem))
+        return select_rows(batch, good, self.task.target_dictionary.pad()) if good else None
+
+    def _tell(self, end: End, hypo: dict[str, Any]) -> None:
+        """Tell what became of a line."""
+        end(self._decode(hypo))
+
     def _plain(self, hypo: dict[str, Any]) -> str:
         """Return a hypothesis as plain text."""
-        text: str = self.task.target_dictionary.string(hypo["tokens"].int().cpu())
+        # A list: of a tensor each token would be several calls of torch.
+        text: str = self.task.target_dictionary.string(hypo["tokens"].tolist())
         text = text if self.bpe is None else self.bpe.decode(text)
         return text if self.tokenizer is None else self.tokenizer.decode(text)
 

@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -26,6 +26,10 @@ _LINE = 16
 _LARGE = 4 << 20
 #: Bytes of caches that are gone which are kept for the next ones, touched or not.
 _KEPT = 128 << 20
+
+
+#: Keys and values, L×P×H×T×Dp each.
+Pair: TypeAlias = tuple[Tensor, Tensor]
 
 
 class NativeWeights(NamedTuple):
@@ -57,41 +61,45 @@ class NativeCache:
     """
 
     def __init__(self, weights: NativeWeights, states: Tensor, padding: Tensor | None) -> None:
-        stack = self._stack = weights.stack
+        self._weights, self._stack = weights, weights.stack
         self._taken: list[Tensor] = []  # what the source and the tokens lie in
         weakref.finalize(self, _pages.give_back, self._taken).atexit = False
-        batch, length = states.shape[:2]
-        order, begins, counts = spans(padding)
-        if order is not None:
-            states = states.gather(1, order[:, :, None].expand_as(states))
-        self.source = self._empty(batch, length)
-        self.source_lengths = (
-            torch.full((batch,), length, dtype=torch.int32) if counts is None else counts
-        )
+        batch = len(states)
+        self.source, self.source_lengths = self._read(states, padding)
         self.rows = self.source_rows = list(range(batch))
         self.lengths = [0] * batch
         self.keys, self.values = self._empty(batch, INITIAL_CAPACITY)
         self._point()
-        states = states.contiguous()
+
+    def _read(self, states: Tensor, padding: Tensor | None) -> tuple[Pair, Tensor]:
+        """Return keys and values of a source, and its lengths without padding."""
+        batch, length = states.shape[:2]
+        order, begins, counts = spans(padding)
+        if order is not None:
+            states = states.gather(1, order[:, :, None].expand_as(states))
+        if counts is None:
+            counts = torch.full((batch,), length, dtype=torch.int32)
+        pair, states = self._empty(batch, length), states.contiguous()
         check(
             library().paradec_source(
-                stack.address,
-                weights.source_keys.address,
+                self._stack.address,
+                self._weights.source_keys.address,
                 states.data_ptr(),
                 states.size(2),
                 length,
                 address_of(begins),
-                ctypes.byref(self.source_store),
+                ctypes.byref(store(*pair, counts)),
                 torch.get_num_threads(),
             )
         )
+        return pair, counts
 
     @property
     def capacity(self) -> int:
         """How many slots a row has, T."""
         return self.keys.size(3)
 
-    def _empty(self, batch: int, capacity: int) -> tuple[Tensor, Tensor]:
+    def _empty(self, batch: int, capacity: int) -> Pair:
         """Return room for keys and values; it holds numbers, for 0·NaN in a masked slot is NaN."""
         stack = self._stack
         shape = 2, stack.num_layers, batch, stack.heads, capacity, stack.head_size
@@ -117,11 +125,41 @@ class NativeCache:
 
     def _enlarge(self, places: int, slots: int) -> None:
         """Move the tokens' keys and values to a larger room."""
-        keys, values = self.keys, self.values
-        self.keys, self.values = self._empty(places, slots)
-        self.keys[:, : keys.size(1), :, : keys.size(3)] = keys
-        self.values[:, : keys.size(1), :, : keys.size(3)] = values
-        _pages.give_back([self._taken.pop(-2)])
+        self.keys, self.values = self._moved((self.keys, self.values), places, slots)
+        self._point()
+
+    def _moved(self, pair: Pair, places: int, slots: int) -> Pair:
+        """Return a larger room for keys and values, with them in it."""
+        larger = self._empty(places, slots)
+        for to, of in zip(larger, pair, strict=True):
+            to[:, : of.size(1), :, : of.size(3)] = of
+        self._drop(pair)
+        return larger
+
+    def _drop(self, pair: Pair) -> None:
+        """Give back the room of keys and values."""
+        where = [one.data_ptr() for one in self._taken].index(pair[0].data_ptr())
+        _pages.give_back([self._taken.pop(where)])
+
+    def add(self, states: Tensor, padding: Tensor | None) -> None:
+        """Append rows without tokens, at the places of rows that have left.
+
+        Args:
+            states: of their sources; see the class.
+            padding: the same.
+        """
+        pair, lengths = self._read(states, padding)
+        slots, count = states.size(1), len(states)
+        if slots > self.source[0].size(3):
+            self.source = self._moved(self.source, self.source[0].size(1), slots)
+        places = free_of(self.source_lengths.numel(), self.source_rows)[:count]
+        for to, of in zip(self.source, pair, strict=True):
+            to[:, places, :, :slots] = of
+        self.source_lengths[places] = lengths
+        self._drop(pair)
+        self.source_rows = [*self.source_rows, *places]
+        self.rows = [*self.rows, *free_of(self.keys.size(1), self.rows)[:count]]
+        self.lengths = [*self.lengths, *[0] * count]
         self._point()
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -153,7 +191,7 @@ class NativeCache:
             self.source_rows = [self.source_rows[i] for i in index]
         wanted = [self.rows[i] for i in index]
         taken = set(wanted)
-        free = [place for place in range(self.keys.size(1)) if place not in taken]
+        free = free_of(self.keys.size(1), wanted)
         missing = len(wanted) - len(taken) - len(free)
         if missing > 0:
             free += range(self.keys.size(1), self.keys.size(1) + missing)
@@ -234,6 +272,12 @@ def _new_pages(count: int) -> Tensor:
     room = np.zeros(count + _LINE, np.float32)
     first = -(room.ctypes.data // room.itemsize) % _LINE
     return torch.from_numpy(room[first : first + count])
+
+
+def free_of(count: int, rows: Sequence[int]) -> list[int]:
+    """Return the places of so many that no row has."""
+    taken = set(rows)
+    return [place for place in range(count) if place not in taken]
 
 
 def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:

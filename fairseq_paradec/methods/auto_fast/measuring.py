@@ -94,7 +94,7 @@ class MeasuringDecoder(Decoder):
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch with every running candidate; return greedy search's output."""
         for row in rows:
-            row.end = None  # telling takes time, and that of one candidate only
+            row.end = row.more = None  # telling takes time, and that of one candidate only
         trial = self._trials.get(where)
         if trial is None:
             trial = self._trials[where] = Trial(

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...decoding.hypotheses import empty_hypothesis
 from ...decoding.samples import select_rows
 from ...errors import nan_error, needs, option_error
-from ...forks import cached_property
+from ...forks import IMPORTING, cached_property
 from ...methods.base import Decoder
 from ...methods.stock import StockDecoder
 from .first_token import drafts_from_first, forced_prefix
@@ -86,22 +86,26 @@ class EverySentence:
         """Yield fairseq's batches of some sentences, by length, on a device."""
         if not lines:
             return
+        dataset = self._dataset_of(lines)
+        alone = dataset.src_sizes > min(max_tokens, self._positions(models)[0])
+        order = np.argsort(dataset.src_sizes, kind="stable")
+        with IMPORTING:  # of fairseq's compiled part
+            batches = list(dataset.batch_by_size(order[~alone[order]], max_tokens, batch_size))
+        batches += [[i] for i in np.flatnonzero(alone)]
+        # fairseq's iterator and torch's DataLoader would draw random numbers, and the locks that
+        # this takes may be held by another thread at a fork: the child would wait for them without
+        # end. And the iterator notes in the task what is left out, where threads would meet.
+        yield from (_collated(dataset, numbers, device) for numbers in batches)
+
+    def batch_of(self, lines: Sequence[str], device: torch.device) -> dict[str, Any]:
+        """Return fairseq's batch of all of some sentences, on a device."""
+        return _collated(self._dataset_of(lines), range(len(lines)), device)
+
+    def _dataset_of(self, lines: Sequence[str]) -> Any:
+        """Return fairseq's dataset of some sentences."""
         words = self.source_dictionary  # type: ignore[attr-defined]
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in lines]
-        dataset = self.build_dataset_for_inference(tokens, [len(one) for one in tokens])
-        batches: Sequence[Sequence[int]] = [[0]]
-        if len(tokens) > 1:  # fairseq's iterator takes as long as a short sentence of a small model
-            batches = self.get_batch_iterator(
-                dataset,
-                max_tokens=max_tokens,
-                max_sentences=batch_size,
-                max_positions=self._positions(models),
-            ).frozen_batches
-        # torch's DataLoader would draw a random number, and the lock that this takes may be held
-        # by another thread at a fork: the child would wait for it without end.
-        for numbers in batches:
-            batch = dataset.collater([dataset[i] for i in numbers])
-            yield utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
+        return self.build_dataset_for_inference(tokens, [len(one) for one in tokens])
 
     def _positions(self, models: Sequence[Any]) -> tuple[int, int]:
         """Return the longest source and target that task and models take."""
@@ -168,7 +172,7 @@ class EverySentence:
         if "drafts" in sample:
             drafts = drafts_from_first(models, sample["drafts"], self.tgt_dict)
             sample = sample | {"drafts": drafts}
-        problems = self._problems(models, src_tokens)
+        problems = self.problems(models, src_tokens)
         good = [b for b, problem in enumerate(problems) if problem is None]
         ids = sample["id"].tolist() if "id" in sample else [None] * len(problems)
         for sample_id, problem in zip(ids, problems, strict=True):
@@ -229,7 +233,7 @@ class EverySentence:
                 raise nan_error("--path", models) from error
             raise
 
-    def _problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
+    def problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
         """Return for each row why it cannot be translated, or None."""
         pad, eos = self.tgt_dict.pad(), self.tgt_dict.eos()
         limit = self._positions(models)[0]
@@ -245,3 +249,10 @@ class EverySentence:
             else:
                 problems.append(None)
         return problems
+
+
+def _collated(dataset: Any, numbers: Sequence[int], device: torch.device) -> dict[str, Any]:
+    """Return fairseq's batch of some sentences of a dataset, on a device."""
+    batch = dataset.collater([dataset[i] for i in numbers])
+    found: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
+    return found
