@@ -340,6 +340,8 @@ def test_the_command_agrees_with_torch_on_the_demo(tmp_path, capsys):
         assert row["GFLOP"] == pytest.approx(operations[row["trace"]] / 1e9, abs=5.1e-5)
         parts = sum(row[part] for part in ("encoder", "decoder", "projection", "drafter"))
         assert parts == pytest.approx(row["GFLOP"], abs=3e-4)
+        passes = row["passes per sentence"]  # one sentence
+        assert row["drafter, MFLOP per pass"] * passes == pytest.approx(row["drafter"] * 1e3, 0.01)
         wanted = operations[row["trace"]] / operations["greedy"]
         assert row["x greedy"] == pytest.approx(wanted, abs=0.0051)
 

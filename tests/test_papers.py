@@ -105,6 +105,7 @@ def cell(decoder: str, column: str) -> list[Any]:
         ({"of": cell("a", "x")}, 2.0),
         ({"of": cell("b [c]", "x"), "over": cell("a", "x")}, 2.0),
         ({"of": cell("a", "x"), "less": cell("b*", "x")}, -2.0),
+        ({"of": cell("a", "x"), "plus": cell("b*", "x"), "over": cell("a", "x")}, 3.0),
         ({"of": cell("a", "share")}, 0.57),
         ({"of": cell("a", "BLEU")}, -0.5),
     ],

@@ -1,8 +1,9 @@
 """Every table and figure of the five papers beside ours: pure functions of papers.toml and results.
 
 ``lab/papers.toml`` has a row for each numbered table and figure. A row's figures are cells of
-results, by name, condition and column, or the ratio (``over``) or difference (``less``) of two. Its
-claims compare figures with each other or with numbers; a verdict stands on claims that hold.
+results, by name, condition and column, or the sum (``plus``), ratio (``over``) or difference
+(``less``) of two. Its claims compare figures with each other or with numbers; a verdict stands on
+claims that hold.
 """
 
 import operator
@@ -74,8 +75,10 @@ def value(cell: Sequence[Any], documents: Documents) -> float:
 
 
 def figure(one: Fields, documents: Documents) -> float:
-    """Return a figure: a cell, or its ratio to another, or its difference from another."""
+    """Return a figure: a cell, or a sum of two; its ratio to another, or its difference from it."""
     found = value(one["of"], documents)
+    if "plus" in one:
+        found += value(one["plus"], documents)
     if "over" in one:
         return found / value(one["over"], documents)
     if "less" in one:
@@ -180,7 +183,7 @@ def _cells(row: Fields) -> list[Sequence[Any]]:
     return [
         one[part]
         for one in row.get("figures", {}).values()
-        for part in ("of", "over", "less")
+        for part in ("of", "plus", "over", "less")
         if part in one
     ]
 

@@ -145,7 +145,7 @@ def decoding(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     rows, oracle = [], False
     speed = _speeds(args.benchmark)
     for name, path in named({path: path for path in each_once("TRACE", args.trace)}).items():
-        total, plain, sentences, tokens = Count(), Count(), 0, 0
+        total, plain, sentences, tokens, passes = Count(), Count(), 0, 0, 0
         method = ""
         for record in read_records(path):
             one = models.decoded(record, path)
@@ -155,8 +155,10 @@ def decoding(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
             total += count(one)
             plain += greedy(one.shape, one.source, length)
             sentences, tokens = sentences + 1, tokens + length
+            passes += record["decoder_passes"]
             oracle |= record["flags"].get("jacobi_length") == "oracle"
-        row = {"trace": name, "decoding": method} | _row(total, plain, sentences, tokens)
+        row = {"trace": name, "decoding": method}
+        row |= _row(total, plain, sentences, tokens, passes)
         if speed:
             if name not in speed:
                 allowed = f"names of the benchmark's decoders with .jsonl: {', '.join(speed)}"
@@ -191,13 +193,15 @@ def _cost(decoding: float, trained: float, speed: Spread) -> Fields:
     }
 
 
-def _row(total: Count, plain: Count, sentences: int, tokens: int) -> Fields:
+def _row(total: Count, plain: Count, sentences: int, tokens: int, passes: int) -> Fields:
     """Return the numbers of one trace."""
     parts = {part: getattr(total, part) for part in ("encoder", "decoder", "projection", "drafter")}
     return {
         "sentences": sentences,
+        "passes per sentence": round(passes / sentences, 2),
         "GFLOP": round(total.total / sentences / 1e9, 4),
         **{part: round(count / sentences / 1e9, 4) for part, count in parts.items()},
+        "drafter, MFLOP per pass": round(total.drafter / passes / 1e6, 2),
         "MFLOP per token": round(total.total / tokens / 1e6, 2),
         "FLOP of all": f"{total.total:.3e}",
         "x greedy": round(total.total / plain.total, 2),
