@@ -16,6 +16,7 @@ GROUND = {
     "extras",
     "files",
     "forks",
+    "memory",
     "model_checks",
     "output",
     "records",

@@ -113,6 +113,11 @@ def test_what_more_than_it_can_serve_gets_is_an_answer_or_a_time_to_come_again()
     assert {*found} == {200, 503}
 
 
+def memory(number):
+    """KiB of a process, without files."""
+    return int(Path(f"/proc/{number}/status").read_text().split("RssAnon:")[1].split()[0])
+
+
 async def overload(port, able, seconds, resident):
     """Ask twice as often as was answered; return how many have an answer, and the server's memory.
 
@@ -160,8 +165,7 @@ def test_twice_what_it_can_serve_loses_nothing_accepted_and_takes_no_more_memory
     with process("--decoding", "greedy", "--max-waiting", "100", "--idle", "900") as (server, one):
 
         def resident():
-            status = Path(f"/proc/{server.pid}/status").read_text()
-            return int(status.split("RssAnon:")[1].split()[0])
+            return memory(server.pid)
 
         bodies = [{"q": line, "source": "en", "target": "de"} for line in LINES * 3]
         able = len(bodies) / asyncio.run(clients.in_turn(one.port, bodies, 32)).seconds
@@ -173,6 +177,25 @@ def test_twice_what_it_can_serve_loses_nothing_accepted_and_takes_no_more_memory
         print(f"{able:.1f} a second; {dict(counts)}; KiB: {max(before)}, then {max(after)}")
         assert max(after) <= 1.05 * max(before)
         assert one.get("/health").value["waiting"] == 0
+
+
+def test_memory_falls_again_after_a_burst():
+    """A hundred bodies of nearly a megabyte at once, all but the last byte; then the rest."""
+    with process("--decoding", "greedy") as (server, one):
+        one.translate(LINES)
+        before, size = memory(server.pid), 950_000
+        head = f"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-length: {size}\r\n\r\n"
+        body = head.encode() + b'{"target": "de", "q": "' + b"a" * (size - 25) + b'"'
+        address = "127.0.0.1", one.port
+        connections = [socket.create_connection(address) for _ in range(100)]
+        for connection in connections:
+            connection.sendall(body)
+        wait_until(lambda: memory(server.pid) > before + 80_000, server)
+        for connection in connections:
+            connection.sendall(b"}")
+            assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
+            connection.close()
+        wait_until(lambda: memory(server.pid) < 1.1 * before, server)
 
 
 KINDS = {"html": HTML_TEXT, "markdown": MARKDOWN_TEXT}

@@ -11,10 +11,10 @@ from support.builders import tiny_blockwise, tiny_model, tiny_task
 from support.losses import pairs
 
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.memory import keep_memory
 from fairseq_paradec.plugin.updates.adam import adam_step
 from fairseq_paradec.plugin.updates.dropout import QuickFairseqDropout, dropout, quicken_dropout
 from fairseq_paradec.plugin.updates.kept import KeptOutputs, keep_frozen_outputs
-from fairseq_paradec.plugin.updates.memory import keep_memory
 from fairseq_paradec.training.criterions.lean_cross_entropy import LeanCrossEntropy
 
 

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..memory import give_back_memory
 from .settings import Settings
 
 logger = logging.getLogger("fairseq_paradec.serve")
@@ -32,6 +33,9 @@ HEADERS = {
 #: A body that is too large is read on to so many times its limit, so that the client gets to read
 #: the answer; a longer one ends with the connection.
 READ_ON = 100
+
+#: After so many bytes of bodies their memory is given back to the system, once nobody asks.
+MUCH = 1 << 24
 
 
 class Refused(HTTPException):
@@ -56,6 +60,7 @@ class Guard:
         self, app: ASGIApp, settings: Settings, answered: Callable[[str, int, float], None]
     ) -> None:
         self.app, self.settings, self.answered = app, settings, answered
+        self._open, self._taken = 0, 0  # requests; bytes of bodies since memory was given back
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -76,6 +81,7 @@ class Guard:
             await send(message)
 
         seconds = self.settings.timeout
+        self._open += 1
         try:
             async with asyncio.timeout(seconds):
                 await self._answer(scope, receive, answer)
@@ -99,6 +105,15 @@ class Guard:
             path = getattr(scope.get("route"), "path", "other")
             self.answered(path, status, taken)
             logger.info("%s %s %d %.1f ms", method, path, status, 1000 * taken)
+            self._open -= 1
+            if self._taken > MUCH and not self._open:
+                asyncio.get_running_loop().call_later(1, self._give_back)
+
+    def _give_back(self) -> None:
+        """Give memory of large bodies back, if still nobody asks."""
+        if self._taken > MUCH and not self._open:
+            self._taken = 0
+            give_back_memory()
 
     def _tell(self, fault: Exception) -> None:
         """Log a fault of ours; its message may hold a text."""
@@ -125,6 +140,7 @@ class Guard:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
+            self._taken += len(message.get("body", b""))
             if size > most:
                 raise Refused(413, too_large(most))
             return message

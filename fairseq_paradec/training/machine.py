@@ -5,7 +5,7 @@ import sys
 import time
 
 #: Large blocks come from the heap, which is kept: a fresh page costs as much as a small product.
-#: The plugin's tasks ask malloc for it themselves (updates/memory.py); this is for all tasks, from
+#: The plugin's tasks ask malloc for it themselves (memory.py); this is for all tasks, from
 #: the start of the process on.
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 

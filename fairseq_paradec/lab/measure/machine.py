@@ -1,7 +1,6 @@
 """The machine of a measurement: its description, its load, and the memory that work needs."""
 
 import contextlib
-import ctypes
 import datetime
 import multiprocessing
 import os
@@ -19,6 +18,7 @@ import torch
 from ... import __version__
 from ...decoding.provenance import processor
 from ...errors import UsageError
+from ...memory import give_back_memory
 
 # Cores that other processes may use before a timed round.
 BUSY_CORES = 0.25
@@ -170,7 +170,7 @@ def _restart_peak() -> float | None:
     if not sys.platform.startswith("linux"):
         return None
     try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        give_back_memory()
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return None

@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...config import ALL, OPTIONS
 from ...errors import UsageError, needs, option_error
+from ...memory import keep_memory
 from ...methods.configure import configure
 from ...registry import DECODINGS, METHODS
 from ..compat.checkpoints import OVERRIDES
@@ -29,7 +30,6 @@ from ..compat.hub import refuse_unknown, refuse_unknown_keywords
 from ..updates.adam import adam_step
 from ..updates.dropout import quicken_dropout
 from ..updates.kept import FLAG, keep_frozen_outputs
-from ..updates.memory import keep_memory
 from .batches import EverySentence
 from .choosing import ChoosesMethod, check_pair
 from .flags import ParallelDecodingOptions, ParallelTranslationConfig

@@ -1,4 +1,4 @@
-"""Memory that the process keeps for its next update.
+"""Memory that the process keeps for its next update, or gives back.
 
 An update frees what it has allocated, glibc gives that back to the system, and the next update
 waits for the same pages to be mapped and cleared again.
@@ -21,3 +21,9 @@ def keep_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1))
+
+
+def give_back_memory() -> None:
+    """Give back to the system what malloc holds freed; without glibc nothing happens."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
