@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .forks import computing
 from .moved import keep_old_names
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def register(method: "Method | None" = None) -> None:
         registry.register(method)
 
 
+@computing()
 def load(folder: str | os.PathLike[str], device: str = "cpu") -> "Translator":
     """Load a model folder: ``load(folder).translate(["A dog runs."])``.
 

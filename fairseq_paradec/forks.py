@@ -1,28 +1,77 @@
-"""After a fork: the child computes on one thread, and no lock of a lost thread stops it.
+"""A fork waits until no other thread computes, and its child computes on one thread.
 
-A fork copies the thread that forks, and no other. OpenMP does not notice, and waits for its threads
-without end where it shares work among them. torch computes by OpenMP, and so do native passes,
-which take torch's number of threads.
+A fork copies the thread that forks, and no other. A lock that another thread held then, in Python,
+torch or the C library, is never free in the child, which waits for it without end. And OpenMP,
+by which torch and native passes compute, does not notice the loss of its threads: it waits for them
+where it shares work among them.
 """
 
-import importlib
 import logging
 import os
 import threading
-import weakref
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+#: Seconds that a fork waits. It would wait for ever if a thread that computes waited for it.
+LONGEST_WAIT = 60.0
 
-#: Held while something is imported in the midst of decoding, and by a fork. A child would wait
-#: without end for an import that another thread had begun.
-IMPORTING = threading.RLock()
 
-_LOCKS: "weakref.WeakSet[Lock]" = weakref.WeakSet()
+class _Gate:
+    """Threads pass it to compute, and close it to fork."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.inside: Counter[int] = Counter()  # how often each thread has entered
+        self.closed = False
+
+    def enter(self) -> None:
+        """Wait while another thread forks, unless this one is inside."""
+        me = threading.get_ident()
+        with self.changed:
+            if not self.inside[me]:
+                self.changed.wait_for(lambda: not self.closed)
+            self.inside[me] += 1
+
+    def leave(self) -> None:
+        """As often as a thread has entered."""
+        me = threading.get_ident()
+        with self.changed:
+            self.inside[me] -= 1
+            if not self.inside[me]:
+                del self.inside[me]
+                self.changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until no other thread is inside; a fork from inside waits for none."""
+        self.changed.acquire()
+        if self.inside[threading.get_ident()]:
+            return
+        self.changed.wait_for(lambda: not self.closed)
+        self.closed = True
+        if not self.changed.wait_for(lambda: not self.inside, LONGEST_WAIT):
+            log.warning(
+                "a fork has waited %g seconds for a thread that decodes, and waits no longer: "
+                "its child may wait without end",
+                LONGEST_WAIT,
+            )
+
+    def open(self) -> None:
+        """Let threads in again."""
+        if not self.inside[threading.get_ident()]:
+            self.closed = False
+        self.changed.notify_all()
+        self.changed.release()
+
+    def renew(self) -> None:
+        """Forget the threads that the child of a fork has lost."""
+        me = threading.get_ident()
+        entered = self.inside[me]
+        self.changed = threading.Condition()
+        self.inside = Counter({me: entered} if entered else {})
+        self.closed = False
 
 
 class _State:
@@ -32,81 +81,33 @@ class _State:
     lost = 0  # how many threads a fork has lost; 0: none, or the warning is said
 
 
-class Lock:
-    """A lock that is free in the child of a fork, where the thread that held it does not exist.
+_GATE = _Gate()
 
-    What it protects must stand being begun anew.
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Load a model, make batches or decode one; a fork of another thread waits until the end.
+
+    A fork after the first time leaves its child one thread. Such a child says so here, once.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        _LOCKS.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.release()
-
-    def renew(self) -> None:
-        """Forget who holds it."""
-        self._lock = threading.Lock()
-
-
-class cached_property(Generic[T]):
-    """``functools.cached_property`` without its lock, which is lost in the child of a fork.
-
-    Python 3.11 holds one lock for all instances of a class while it computes a value. Threads that
-    ask at the same time may compute it twice, as from Python 3.12 on.
-    """
-
-    def __init__(self, compute: Callable[[Any], T]) -> None:
-        self._compute = compute
-        self.__doc__ = compute.__doc__
-
-    def __get__(self, instance: Any, owner: type | None = None) -> T:
-        value = self._compute(instance)
-        instance.__dict__[self._compute.__name__] = value
-        return value
-
-
-def computes() -> None:
-    """Note that this process loads a model or decodes.
-
-    A fork from now on leaves its child one thread. Such a child says so here, once.
-    """
-    _State.computes = True
-    if _State.lost > 0:
-        lost, _State.lost = _State.lost, 0
-        log.warning(
-            "this process was forked after a model was loaded, and computes on one thread, not "
-            "on %d: OpenMP's threads do not survive a fork. Load in each process to use more",
-            lost,
-        )
-
-
-def attends(tokens: Any, pad: int) -> None:
-    """Import what torch's attention does where a batch of fairseq's has padding: SymPy, a second.
-
-    Args:
-        tokens: B×S.
-        pad: the number of ``<pad>``.
-    """
-    if bool((tokens == pad).any()):
-        with IMPORTING:
-            importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    _GATE.enter()
+    try:
+        _State.computes = True
+        if _State.lost > 0:
+            lost, _State.lost = _State.lost, 0
+            log.warning(
+                "this process was forked after a model was loaded, and computes on one thread, not "
+                "on %d: OpenMP's threads do not survive a fork. Load in each process to use more",
+                lost,
+            )
+        yield
+    finally:
+        _GATE.leave()
 
 
 def _settle_child() -> None:
-    """Free the locks, and leave torch one thread if the process had begun to compute on more."""
-    IMPORTING.release()
-    for lock in list(_LOCKS):
-        lock.renew()
+    """Open the gate, and leave torch one thread if the process had begun to compute on more."""
+    _GATE.renew()
     if _State.computes:
         import torch  # which is loaded; the registry's readers may not need it
 
@@ -115,6 +116,4 @@ def _settle_child() -> None:
             torch.set_num_threads(1)
 
 
-os.register_at_fork(
-    before=IMPORTING.acquire, after_in_parent=IMPORTING.release, after_in_child=_settle_child
-)
+os.register_at_fork(before=_GATE.close, after_in_parent=_GATE.open, after_in_child=_settle_child)

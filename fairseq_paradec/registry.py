@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from . import variants
 from .config import ALL, METHOD, OPTIONS, DecodingConfig
 from .errors import option_error
-from .forks import IMPORTING
 from .model_checks import (
     ANY_TRANSFORMER,
     BLOCK_NAT,
@@ -108,8 +107,7 @@ class Method:
     def load(self, beam: int = 1) -> Any:
         """Return the decoder's class for a beam of this size."""
         module, name = (self.beams if self.beams and beam > 1 else self.decoder).rsplit(".", 1)
-        with IMPORTING:
-            return getattr(import_module(module, f"{__package__}.methods"), name)
+        return getattr(import_module(module, f"{__package__}.methods"), name)
 
     def default(self, option: str) -> Any:
         """Return an option's default with this method."""

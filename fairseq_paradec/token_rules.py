@@ -5,6 +5,7 @@ applies them at each position of a chunk, so that the output equals greedy searc
 """
 
 import bisect
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-
-from .forks import cached_property
 
 if TYPE_CHECKING:
     from .row import Row
@@ -88,7 +87,7 @@ class TokenRules:
         """Return the positions of a chunk under these rules; see Positions."""
         return Positions(self, rows, starts_of(rows) if starts is None else starts, depths)
 
-    @cached_property
+    @functools.cached_property
     def suppressed_tokens(self) -> Tensor:
         """``suppressed`` on the device."""
         return torch.tensor(self.suppressed, dtype=torch.long, device=self.device)

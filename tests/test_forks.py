@@ -6,10 +6,10 @@ and fails.
 
 import json
 import os
-import re
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +19,8 @@ import torch
 from support.commands import DEMO, ROOT, run_python, succeed
 
 import fairseq_paradec
-from fairseq_paradec.forks import Lock, cached_property
+from fairseq_paradec import forks
+from fairseq_paradec.forks import computing
 
 START = """
 import faulthandler, json, multiprocessing, os, sys, threading, torch, traceback
@@ -177,20 +178,42 @@ report(work(), fork(work))
     check(parent, children, err)
 
 
-def test_a_fork_waits_for_what_another_thread_imports() -> None:
-    """fairseq's search of the first batch with padding imports SymPy, which takes a second."""
+def test_a_fork_waits_for_the_batch_of_another_thread() -> None:
+    """Its first one, by fairseq's search, imports SymPy and begins what torch begins but once."""
     code = """
 load()
 work = lambda: translate(decoding="beam", beam=2)
-assert "sympy" not in sys.modules
-parent = []
+parent, begun, forked = [], threading.Event(), threading.Event()
+search = model.task.inference_step
+
+def slow(*batch):
+    begun.set()
+    assert not forked.wait(2)
+    return search(*batch)
+
+model.task.inference_step = slow
 thread = threading.Thread(target=lambda: parent.extend(work()))
 thread.start()
-while "sympy" not in sys.modules:
-    pass
+begun.wait()
+model.task.inference_step = search
+os.register_at_fork(after_in_parent=forked.set)
 child = fork(work)
 thread.join()
 report(parent, child)
+"""
+    (parent, *children), err = run(code, "torch")
+    check(parent, children, err)
+
+
+def test_a_fork_waits_for_a_model_that_loads() -> None:
+    code = """
+thread = threading.Thread(target=load)
+thread.start()
+while "fairseq_paradec.translator.translator" not in sys.modules:
+    pass
+child = fork(lambda: translate())
+thread.join()
+report(translate(), child)
 """
     (parent, *children), err = run(code, "torch")
     check(parent, children, err)
@@ -214,48 +237,77 @@ report(parent, before, fork())
     assert "was forked" not in err
 
 
-def test_a_lock_is_free_in_the_child_of_a_fork() -> None:
-    lock = Lock()
-    with lock:
+def test_threads_wait_for_a_fork_and_it_for_them() -> None:
+    """They enter and leave, again and again, and the child finds none inside, and the gate open."""
+    ended = threading.Event()
+    held = [0, 0]
+
+    def work(number: int) -> None:
+        while not ended.is_set():
+            with computing():
+                held[number] = 1
+                time.sleep(0.001)
+                held[number] = 0
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
         child = os.fork()
         if child == 0:
-            os._exit(0 if lock._lock.acquire(timeout=5) else 1)
-        assert not lock._lock.acquire(blocking=False)
+            signal.alarm(5)
+            with computing():
+                os._exit(sum(held))
         assert os.waitpid(child, 0)[1] == 0
-    assert lock._lock.acquire(blocking=False)
+    ended.set()
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
 
 
-def test_a_cached_value_is_had_in_the_child_of_a_fork() -> None:
-    """Another thread is computing it; the lock of functools' own would never be free."""
+def test_a_fork_inside_a_batch_waits_for_no_other() -> None:
+    """As of a callback: the other thread may wait for this one. The child is inside, as it was."""
     begun, ended = threading.Event(), threading.Event()
 
-    class Owner:
-        @cached_property
-        def value(self) -> int:
-            if threading.current_thread() is thread:
-                begun.set()
-                ended.wait()
-            return 7
+    def work() -> None:
+        with computing():
+            begun.set()
+            ended.wait()
 
-    owner = Owner()
-    thread = threading.Thread(target=lambda: owner.value)
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    with computing():
+        child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        grandchild = os.fork()
+        if grandchild == 0:
+            os._exit(0)
+        os._exit(os.waitpid(grandchild, 0)[1])
+    assert os.waitpid(child, 0)[1] == 0
+    ended.set()
+    thread.join()
+
+
+def test_a_fork_gives_up_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forks, "LONGEST_WAIT", 0.1)
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with computing():
+            begun.set()
+            ended.wait()
+
+    thread = threading.Thread(target=work)
     thread.start()
     begun.wait()
     child = os.fork()
     if child == 0:
-        signal.alarm(5)
-        os._exit(owner.value)
-    status = os.waitpid(child, 0)[1]
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
     ended.set()
     thread.join()
-    assert os.waitstatus_to_exitcode(status) == 7
-    assert vars(owner) == {"value": 7}
-
-
-def test_what_decodes_caches_no_value_under_a_lock() -> None:
-    elsewhere = {"lab", "serve", "training"}
-    for path in (ROOT / "fairseq_paradec").rglob("*.py"):
-        if path.relative_to(ROOT / "fairseq_paradec").parts[0] not in elsewhere:
-            text = path.read_text(encoding="utf-8")
-            assert "@functools.cached_property" not in text, path
-            assert not re.search("from functools import .*cached_property", text), path
+    assert "a fork has waited 0.1 seconds" in caplog.text

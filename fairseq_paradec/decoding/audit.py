@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..config import DecodingConfig
-from ..forks import attends
 from .samples import select_rows
 from .stock_search import beam_search
 
@@ -90,7 +89,6 @@ class Audit:
     def _search(self, part: dict[str, Any], prefix: Tensor | None, bos_token: int | None) -> Any:
         """Decode a part of a batch with fairseq's search."""
         tokens = part["net_input"]["src_tokens"]
-        attends(tokens, self.judge.pad)
         own_limit = int(self.max_len_a * tokens.size(1) + self.max_len_b)
         self.judge.max_len_b = max(own_limit, self.judge.min_len)
         return self.judge.generate(self.models, part, prefix_tokens=prefix, bos_token=bos_token)

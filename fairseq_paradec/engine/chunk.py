@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError, option_error
-from ..forks import attends
 from ..token_rules import Best, Positions, Scored
 from .cache import Cache
 from .decoder_pass import DecoderWeights, decoder_pass, source_keys
@@ -196,7 +195,6 @@ class ChunkScorer:
     def _encode(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
         """Run the encoder; its output has fairseq's layout."""
         if self._encoder is None:
-            attends(net_input["src_tokens"], self.model.encoder.dictionary.pad())
             out: dict[str, Any] = self.model.encoder.forward_torchscript(net_input)
             return out
         return self._encoder(net_input)

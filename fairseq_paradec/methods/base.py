@@ -2,6 +2,7 @@
 
 import abc
 import math
+import threading
 import time
 import warnings
 import weakref
@@ -24,7 +25,7 @@ from ..decoding.sampling import Sampling
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import Engine
 from ..errors import UsageError, excludes, nan_error, option_error
-from ..forks import Lock, computes
+from ..forks import computing
 from ..model_checks import attends_locally
 from ..records import Record
 from ..registry import METHODS
@@ -92,7 +93,7 @@ class Decoder(abc.ABC):
         self.audit = None
         if config.audit:
             self.audit = Audit.of(self.models, config, context, self.beam_size)
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._check_min_len()
         if config.draft_tree is not None and attends_locally(models[0]):
             raise excludes("--draft-tree", config.draft_tree, "a model whose attention is local")
@@ -204,8 +205,7 @@ class Decoder(abc.ABC):
         """
         if constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
-        computes()
-        with self._lock:  # a decoder has one cache
+        with computing(), self._lock:  # a decoder has one cache
             return self._decode_alone(sample, prefix_tokens, bos_token)
 
     def generate(

@@ -6,13 +6,14 @@ from typing import Any
 from ..config import DecodingConfig
 from ..engine.native.packing import packed_only
 from ..errors import needs, option_error
-from ..forks import computes
+from ..forks import computing
 from ..registry import METHODS, STOCK_DECODINGS, check_models
 from .base import Context, Decoder
 from .configure import as_trained, check_search, check_stock, for_models
 from .stock import StockDecoder
 
 
+@computing()  # it gathers and packs weights
 def build_decoder(
     models: Sequence[Any], config: DecodingConfig, context: Context | None = None
 ) -> Decoder | StockDecoder:
@@ -29,7 +30,6 @@ def build_decoder(
     Raises:
         UsageError: the method does not support an option or the models.
     """
-    computes()  # it gathers and packs weights
     config = for_models(config, models)
     if context is None:
         context = Context(models[0].decoder.dictionary, models[0].encoder.dictionary)

@@ -1,5 +1,6 @@
 """fairseq's own search as a decoder, which measuring commands and auto_fast compare with."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from ..config import ALL, DecodingConfig
 from ..decoding.provenance import FAIRSEQ, provenance
 from ..decoding.stock_search import count_passes, search_of_flags
 from ..engine.settings import Engine
-from ..forks import Lock, attends, computes
+from ..forks import computing
 from ..records import PassRecord, Record
 from ..row import Row
 from ..token_rules import TokenRules
@@ -46,7 +47,7 @@ class StockDecoder:
             symbols_to_strip_from_output=context.symbols_to_strip_from_output,
         )
         self._counted = count_passes(self.search, self.models)
-        self._lock = Lock()
+        self._lock = threading.Lock()
 
     @property
     def plain(self) -> bool:
@@ -71,9 +72,7 @@ class StockDecoder:
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
-        computes()
-        attends(sample["net_input"]["src_tokens"], self.search.pad)
-        with self._lock:  # it keeps its count, and the batch's lengths
+        with computing(), self._lock:  # it keeps its count, and the batch's lengths
             self._counted.passes = 0
             found: list[list[dict[str, Any]]] = self.search.generate(
                 self.models,

@@ -1,6 +1,7 @@
 """A loaded model folder: plain text in, plain text out."""
 
 import copy
+import functools
 import re
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from ..config import ALL, LARGEST
 from ..decoding.samples import select_rows
 from ..engine.native.packing import offer
 from ..errors import UsageError, option_error
-from ..forks import cached_property
+from ..forks import computing
 from ..methods.base import refuse_drafts
 from ..methods.configure import configure
 from ..methods.stock import StockDecoder
@@ -85,6 +86,7 @@ class Translator:
         UsageError: it is no model folder, or its files do not fit each other.
     """
 
+    @computing()
     def __init__(
         self,
         path: Path,
@@ -265,12 +267,13 @@ class Translator:
             if not isinstance(text, str):
                 raise option_error("--drafts", text, "a text for each line")
         words = self.task.target_dictionary
-        return [
-            words.encode_line(
-                self.encode_output(text), add_if_not_exist=False, append_eos=False
-            ).tolist()
-            for text in texts
-        ]
+        with computing():
+            return [
+                words.encode_line(
+                    self.encode_output(text), add_if_not_exist=False, append_eos=False
+                ).tolist()
+                for text in texts
+            ]
 
     def _window(
         self,
@@ -291,31 +294,32 @@ class Translator:
         numbers = [number for number in range(len(lines)) if number not in found]
         done = 0
         symbols = [self.encode(lines[number]) for number in numbers]
-        sizes = batch_size, max_tokens
-        for batch in self.task.batches_of(symbols, self.models, *sizes, self.device):
-            places = [numbers[i] for i in batch["id"].tolist()]
-            batch["id"] = torch.tensor(places, device=self.device) + first
-            given: list[list[int]] = [[] for _ in places]
-            if drafts is not None:
-                batch["drafts"] = given = [drafts[place] for place in places]
-            if watches is not None:
-                batch["watches"] = [self._telling(watches[place]) for place in places]
-            early: dict[int, Translation] = {}
-            if ends is not None and others == 0:
-                batch["ends"] = [
-                    partial(self._end, early, place, len(draft), ends[place])
-                    for place, draft in zip(places, given, strict=True)
-                ]
-            if more is not None and others == 0 and len(places) == len(lines):
-                batch["more"] = partial(self._more, more)
-            hypos = self.task.inference_step(generator, self.models, batch)
-            rows = zip(places, hypos, given, strict=True)
-            found |= early
-            found |= {
-                place: self._decode(row[0], len(draft), row[1 : 1 + others])
-                for place, row, draft in rows
-                if place not in early
-            }
+        batches = self.task.batches_of(symbols, self.models, batch_size, max_tokens, self.device)
+        while len(found) < len(lines):
+            with computing():
+                batch = next(batches)
+                places = [numbers[i] for i in batch["id"].tolist()]
+                batch["id"] = torch.tensor(places, device=self.device) + first
+                given: list[list[int]] = [[] for _ in places]
+                if drafts is not None:
+                    batch["drafts"] = given = [drafts[place] for place in places]
+                if watches is not None:
+                    batch["watches"] = [self._telling(watches[place]) for place in places]
+                early: dict[int, Translation] = {}
+                if ends is not None and others == 0:
+                    batch["ends"] = [
+                        partial(self._end, early, place, len(draft), ends[place])
+                        for place, draft in zip(places, given, strict=True)
+                    ]
+                if more is not None and others == 0 and len(places) == len(lines):
+                    batch["more"] = partial(self._more, more)
+                hypos = self.task.inference_step(generator, self.models, batch)
+                found |= early
+                found |= {
+                    place: self._decode(row[0], len(draft), row[1 : 1 + others])
+                    for place, row, draft in zip(places, hypos, given, strict=True)
+                    if place not in early
+                }
             while done in found:
                 yield found[done]
                 done += 1
@@ -401,7 +405,7 @@ class Translator:
         tokens = len(hypo["tokens"])
         return Translation(self._plain(hypo), score, None, passes, accepted, left, tokens, more)
 
-    @cached_property
+    @functools.cached_property
     def _target_tokenizer(self) -> Any:
         """The folder's tokenizer for texts in the target language."""
         return self._build_tokenizer(self.folder.target)
@@ -413,6 +417,7 @@ class Translator:
             return None
         return self.task.tokenizer_of(name, language, self.folder.target)
 
+    @computing()
     def generator(self, options: dict[str, Any], traced: bool = False) -> Any:
         """Return the generator of some options; it is built once, as auto_fast measures once."""
         key = repr((sorted(options.items()), traced))

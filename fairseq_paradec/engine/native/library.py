@@ -9,11 +9,11 @@ import enum
 import functools
 import logging
 import os
+import threading
 from ctypes import c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
-from ...forks import Lock
 from .building import NativeUnavailable, build, hash_of, start_of, usable
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 BUILT = Path(__file__).resolve().parents[2] / "lib"
 
 #: Held while the library is looked for: threads that need it at once build it once.
-_LOADING = Lock()
+_LOADING = threading.Lock()
 
 
 class Chunk(ctypes.Structure):

@@ -1,6 +1,7 @@
 """From a scorer's model to native weights, or to the reason why there are none."""
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UsageError, option_error
-from ...forks import Lock
 from ..decoder_pass import DecoderWeights
 from ..encoder import LeanEncoder, lean_encoder
 from ..known import position_vectors
@@ -38,7 +38,7 @@ _PACKED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Packed]]] = WeakKeyDi
 _FILES: WeakKeyDictionary[nn.Module, dict[str, tuple[Path, Any]]] = WeakKeyDictionary()
 _HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Watch, NativeHeads]]] = WeakKeyDictionary()
 # Held while one is looked up or packed: threads that need it at once pack it once.
-_PACKING = Lock()
+_PACKING = threading.Lock()
 
 
 def packed(model: Any, form: str, gather: Callable[[], DecoderWeights]) -> Packed | str:

@@ -27,7 +27,7 @@ from omegaconf.base import ContainerMetadata, Metadata
 
 from ...errors import UsageError, option_error
 from ...files import check_unpacked
-from ...forks import computes
+from ...forks import computing
 from .checkpoint_problems import (
     ANY_CHECKPOINT_FLAG,
     checkpoint_error,
@@ -154,10 +154,9 @@ def explain_models(original: Function) -> Function:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        computes()  # torch fills and copies weights on all threads
         asked = OVERRIDES.set(arg_overrides)
         try:
-            with _no_larger(filenames, kwargs.get("state")):
+            with computing(), _no_larger(filenames, kwargs.get("state")):
                 models, cfg, loaded_task = original(filenames, arg_overrides, task, *args, **kwargs)
         except UsageError:
             raise

@@ -1,5 +1,6 @@
 """Batches that contain every sentence."""
 
+import functools
 import logging
 import re
 import sys
@@ -15,7 +16,6 @@ from torch import Tensor
 from ...decoding.hypotheses import empty_hypothesis
 from ...decoding.samples import select_rows
 from ...errors import nan_error, needs, option_error
-from ...forks import IMPORTING, cached_property
 from ...methods.base import Decoder
 from ...methods.stock import StockDecoder
 from .first_token import drafts_from_first, forced_prefix
@@ -89,12 +89,11 @@ class EverySentence:
         dataset = self._dataset_of(lines)
         alone = dataset.src_sizes > min(max_tokens, self._positions(models)[0])
         order = np.argsort(dataset.src_sizes, kind="stable")
-        with IMPORTING:  # of fairseq's compiled part
-            batches = list(dataset.batch_by_size(order[~alone[order]], max_tokens, batch_size))
+        batches = list(dataset.batch_by_size(order[~alone[order]], max_tokens, batch_size))
         batches += [[i] for i in np.flatnonzero(alone)]
-        # fairseq's iterator and torch's DataLoader would draw random numbers, and the locks that
-        # this takes may be held by another thread at a fork: the child would wait for them without
-        # end. And the iterator notes in the task what is left out, where threads would meet.
+        # fairseq's iterator and torch's DataLoader would draw random numbers. The locks that this
+        # takes may be held by another thread at a fork: the child would wait for them without end.
+        # And the iterator notes in the task what is left out, where threads would meet.
         yield from (_collated(dataset, numbers, device) for numbers in batches)
 
     def batch_of(self, lines: Sequence[str], device: torch.device) -> dict[str, Any]:
@@ -114,7 +113,7 @@ class EverySentence:
         )
         return longest
 
-    @cached_property
+    @functools.cached_property
     def _own_positions(self) -> tuple[int, int]:
         """The longest source and target by the task's own flags; omegaconf is slow to read."""
         own: tuple[int, int] = self.max_positions()  # type: ignore[attr-defined]

@@ -1,12 +1,12 @@
 """The choice of the method, and checks of model, criterion and settings against each other."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...config import DecodingConfig, flag
 from ...errors import UsageError, excludes, needs, option_error
-from ...forks import cached_property
 from ...methods.base import Context, Decoder
 from ...methods.build import build_decoder
 from ...methods.configure import FLAGS_OF_AUTO, cannot_honour, check_auto, configure, for_models
@@ -103,7 +103,7 @@ class ChoosesMethod:
         """Return a generator's or decoder's further arguments, with those that the data set."""
         return dict(given or {})
 
-    @cached_property
+    @functools.cached_property
     def drafters(self) -> Drafters:
         """The drafters of ``--drafter-path`` that are loaded so far."""
         return Drafters(self)
