@@ -1,6 +1,7 @@
 """The processes of a server: one, or several that listen at one address."""
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -123,7 +124,9 @@ def worker() -> ASGIApp:
     settings = Settings.from_json(os.environ[TOLD])
     register()
     set_up_log(settings)
-    return make_app(settings)
+    app = make_app(settings)
+    gc.freeze()  # see ``serve``
+    return app
 
 
 def bound(settings: Settings) -> socket.socket:
@@ -171,6 +174,7 @@ def serve(settings: Settings) -> None:
         from .app import make_app
 
         app = make_app(settings)
+        gc.freeze()  # what is loaded stays; a collection that goes through it holds up all requests
         logger.info("serving at %s", where)
         # uvicorn finishes, and then sends itself the signal again: this is what ends with 0.
         before = signal.signal(signal.SIGTERM, lambda *_: None)
