@@ -4,7 +4,7 @@ import argparse
 import filecmp
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,17 +20,26 @@ LONGEST = 1024
 #: Tasks whose models train with --autocast; the first is what fairseq takes by itself.
 TASKS = ("translation", "image_super_resolution")
 
-#: Flags after -- that others follow.
-_READ = (
-    "encoder-from",
-    "start-from",
-    "base-path",
-    "drafter-attention",
-    "decoder-embed-dim",
-    "task",
-    "lr-scheduler",
-    "update-freq",
-)
+
+@dataclass(frozen=True)
+class Given:
+    """Such of fairseq-train's flags, after ``--``, as others follow; None: not given."""
+
+    encoder_from: str | None
+    start_from: str | None
+    base_path: str | None
+    drafter_attention: str | None
+    decoder_embed_dim: str | None
+    task: str | None
+    lr_scheduler: str | None
+    update_freq: str | None
+    warmup_updates: int | None
+    max_update: int | None
+    max_epoch: int | None
+    max_tokens: int | None
+    batch_size: int | None
+    fine_tune_base: bool
+    autocast: bool
 
 
 @dataclass(frozen=True)
@@ -120,9 +129,7 @@ def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) 
     return made
 
 
-def _add_length(
-    made: Plan, request: Request, given: argparse.Namespace, found: Settings, image: int
-) -> None:
+def _add_length(made: Plan, request: Request, given: Given, found: Settings, image: int) -> None:
     """Add all that depends on length and batch: the schedule, too."""
     smoke = data()["smoke"]
     kind, count = found.length
@@ -176,7 +183,7 @@ def _add_length(
         made.add("--max-valid-steps", 2)
 
 
-def _given(flags: Sequence[str]) -> argparse.Namespace:
+def _given(flags: Sequence[str]) -> Given:
     """Read such of fairseq-train's flags as others follow."""
 
     def refuse(message: str) -> NoReturn:
@@ -184,16 +191,16 @@ def _given(flags: Sequence[str]) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error = refuse  # type: ignore[method-assign]
-    for name in _READ:
-        parser.add_argument(f"--{name}")
-    for name in ("fine-tune-base", "autocast"):
-        parser.add_argument(f"--{name}", action="store_true")
-    for name in ("warmup-updates", "max-update", "max-epoch", "max-tokens", "batch-size"):
-        parser.add_argument(f"--{name}", type=int)
-    return parser.parse_known_args(list(flags))[0]
+    for one in fields(Given):
+        name = f"--{one.name.replace('_', '-')}"
+        if one.type is bool:
+            parser.add_argument(name, action="store_true")
+        else:
+            parser.add_argument(name, type=int if one.type == int | None else str)
+    return Given(**vars(parser.parse_known_args(list(flags))[0]))
 
 
-def _start(request: Request, given: argparse.Namespace) -> tuple[str, Path | None]:
+def _start(request: Request, given: Given) -> tuple[str, Path | None]:
     """Return the flag of fairseq-train that names a checkpoint to start from, and that."""
     named = [flag for flag in CHECKPOINTS if getattr(given, flag[2:].replace("-", "_"))]
     if request.start_from is None:
@@ -228,7 +235,7 @@ def _check(
         raise option_error("--processes", request.processes, allowed)
 
 
-def _attention(arch: str, given: argparse.Namespace) -> str:
+def _attention(arch: str, given: Given) -> str:
     """Return the attention of GAD's drafter."""
     usual = "prefix_causal" if arch.startswith("block_nat_fast") else "bidirectional"
     return given.drafter_attention or usual
@@ -282,9 +289,7 @@ def _image_tokens(folder: Path) -> int:
         raise option_error("DATA", str(folder), allowed) from error
 
 
-def _autocast(
-    request: Request, given: argparse.Namespace, gpus: int, pays: Callable[[], bool]
-) -> bool:
+def _autocast(request: Request, given: Given, gpus: int, pays: Callable[[], bool]) -> bool:
     """Return whether products are to be in bfloat16, as far as the flags do not say it already.
 
     Raises:
