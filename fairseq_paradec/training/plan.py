@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from ..cli.arguments import whole_number
 from ..errors import UsageError, needs, option_error
 from ..files import checksum
 from . import schedule
@@ -29,7 +30,6 @@ _READ = (
     "decoder-embed-dim",
     "task",
     "lr-scheduler",
-    "update-freq",
 )
 
 
@@ -140,23 +140,24 @@ def _add_length(
     pieces = -(-batch // (request.processes * found.piece))
     tokens = max(longest, batch // (request.processes * pieces))
 
-    epochs = int(given.max_epoch or (count if kind == "epochs" else 0))
-    made.updates = int(given.max_update or (count if kind == "updates" else 0))
+    epochs = given.max_epoch or (count if kind == "epochs" else 0)
+    made.updates = given.max_update or (count if kind == "updates" else 0)
     made.length = f"{made.updates} updates"
     if epochs:
         an_epoch = schedule.updates_an_epoch(
             request.data,
-            int(given.max_tokens or tokens),
-            int((given.update_freq or str(pieces)).split(",")[0]),
+            given.max_tokens or tokens,
+            given.update_freq[0] if given.update_freq else pieces,
             request.processes,
             given.batch_size,
+            given.skip_invalid_size_inputs_valid_test,
         )
         made.updates = min(epochs * an_epoch, made.updates or epochs * an_epoch)
         made.length = f"{epochs} epochs (about {made.updates} updates)"
     used = found.flags | ({"lr-scheduler": given.lr_scheduler} if given.lr_scheduler else {})
     made.put(found.flags | schedule.fit(used, made.updates, found.warmup_share), chosen=True)
-    if given.warmup_updates:
-        schedule.check(int(given.warmup_updates), made.updates, made.length)
+    if given.warmup_updates is not None:
+        schedule.check(given.warmup_updates, made.updates, made.length, used["lr-scheduler"])
     made.put({"max-tokens": tokens, "update-freq": pieces}, chosen=True)
     made.add("--seed", request.seed)
     if kind == "epochs":
@@ -186,11 +187,29 @@ def _given(flags: Sequence[str]) -> argparse.Namespace:
     parser.error = refuse  # type: ignore[method-assign]
     for name in _READ:
         parser.add_argument(f"--{name}")
-    for name in ("fine-tune-base", "autocast"):
+    for name in ("fine-tune-base", "autocast", "skip-invalid-size-inputs-valid-test"):
         parser.add_argument(f"--{name}", action="store_true")
-    for name in ("warmup-updates", "max-update", "max-epoch", "max-tokens", "batch-size"):
-        parser.add_argument(f"--{name}", type=int)
-    return parser.parse_known_args(list(flags))[0]
+    for name in ("max-update", "max-epoch", "max-tokens", "batch-size"):  # 0 is endless, to fairseq
+        parser.add_argument(f"--{name}", type=whole_number)
+    parser.add_argument("--warmup-updates", type=_from_zero)
+    parser.add_argument("--update-freq", type=_each_whole)
+    parser.add_argument("--save-dir")
+    given = parser.parse_known_args(list(flags))[0]
+    if given.save_dir is not None:
+        raise UsageError("--: --save-dir stands before --, as the run's own")
+    return given
+
+
+def _from_zero(text: str) -> int:
+    """Read a whole number from 0 up."""
+    if text.isdecimal() and not text.strip("0"):
+        return 0
+    return whole_number(text)
+
+
+def _each_whole(text: str) -> list[int]:
+    """Read --update-freq: a number, or one for each epoch."""
+    return [whole_number(part) for part in text.strip("[]").split(",")]
 
 
 def _start(request: Request, given: argparse.Namespace) -> tuple[str, Path | None]:

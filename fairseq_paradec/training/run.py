@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..errors import option_error
 from . import child, log, machine
 from .checkpoints import read, repair, vars_of, write_average
 from .folder import AVERAGE, NOT_FLAGS, held, settle
@@ -34,6 +35,9 @@ def train(request: Request, save_dir: Path | None, threads: int | None = None) -
     """
     threads = threads or max(1, machine.cores() // request.processes)
     gpus = machine.gpus()
+    if not gpus and request.processes > machine.processors():
+        allowed = f"at most {machine.processors()}, the number of CPU cores"
+        raise option_error("--processes", request.processes, allowed)
     made = plan(request, gpus, lambda: _pays(threads))
     with _folder(save_dir) as folder, held(folder, note) as lock:
         try:
@@ -78,7 +82,8 @@ def _train(
         env = machine.environment(threads, "--fairseq-updates" not in flags)
         status = child.run(commands, env, path, lock, signals, made.updates, note)
         if status:
-            tail = path.read_text("utf-8", "replace").splitlines()[-20:]
+            # Of a flag that fairseq does not know, the last line alone says something.
+            tail = path.read_text("utf-8", "replace").splitlines()[-1 if status == 2 else -20 :]
             print("\n".join(tail), file=sys.stderr)
             note(f"fairseq-train failed with status {status}{log_is}")
             return 1
