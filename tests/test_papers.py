@@ -162,6 +162,47 @@ def test_a_page_shows_the_papers_figure_before_ours():
     assert "Rows: same direction 1; other direction 0;" in page
 
 
+ENDS = {"some": {"tables": [{"rows": [
+    {"decoder": "a", "x": "1.05 (0.99-1.10)", "BLEU": 30.0, "less": "-0.50 [-1.00, +0.10]"},
+    {"decoder": "b", "x": "2.00x (1.90 to 2.20)", "BLEU": 30.8, "less": "-2.00 [-3.00, -1.00]"},
+    {"decoder": "c", "x": 2, "BLEU": 32.0, "less": 0},
+]}]}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        ({"of": cell("a", "x")}, (0.99, 1.1)),
+        ({"of": cell("b", "x"), "over": cell("c", "x")}, (0.95, 1.1)),
+        ({"of": cell("c", "x"), "over": cell("b", "x")}, (2 / 2.2, 2 / 1.9)),
+        ({"of": cell("c", "x"), "plus": cell("a", "x"), "less": cell("b", "x")}, (0.79, 1.2)),
+        ({"of": cell("a", "less")}, (-1, 0.1)),
+        ({"of": cell("b", "BLEU"), "less": cell("a", "BLEU")}, (-0.1, 1.7)),
+        ({"of": cell("a", "BLEU"), "less": cell("a", "BLEU")}, (0, 0)),
+    ],
+)
+def test_a_figures_spread_is_that_of_its_cells(one, wanted):
+    assert papers_page.spread(one, ENDS) == pytest.approx(wanted)
+
+
+def test_a_claim_inside_the_spread_is_marked():
+    figures = {
+        "a": {"name": "A", "of": cell("a", "x")},
+        "b": {"name": "B", "of": cell("b", "x"), "mark": "one seed"},
+        "c": {"name": "C", "of": cell("c", "x"), "mark": "one seed"},
+        "bleu": {"name": "D", "of": cell("b", "BLEU"), "less": cell("a", "BLEU")},
+        "more": {"name": "E", "of": cell("c", "BLEU"), "less": cell("a", "BLEU")},
+    }
+    claims = [["a", ">", 1], ["b", "<=", "c"], ["c", ">", "a"], ["bleu", ">", 0], ["more", ">", 0]]
+    given = row(figures=figures, claims=claims)
+    assert papers_page.unsure(given, ENDS) == {"a", "b", "bleu"}
+    page = papers_page.page(
+        {"papers": {"xia": {"short": "X", "title": "T"}}, "rows": [given]}, ENDS
+    )
+    assert "A: **1.05** (within the spread)<br>B: **2.00** (within the spread)<br>" in page
+    assert "C: **2.00** (one seed)<br>D: **0.80** (within the spread)<br>E: **2.00** |" in page
+
+
 # ---- the command -------------------------------------------------------------------------------
 
 
@@ -196,11 +237,30 @@ def test_a_target_language_is_the_end_of_datas_name(capsys):
         (["xia-99"], "ROW: got 'xia-99'; allowed: santilli-1"),
         (["xia-10"], "ROW: got 'xia-10'; allowed: a row with commands"),
         (["zhang-f3", "d", "--path", "a"], "zhang-f3 needs 2 --path; model2 is not given"),
+        (["xia-3", "d/x"], "DATA: got 'd/x'; allowed: a folder whose name ends in -LANG"),
+        (["xia-3", "a-b/x"], "DATA: got 'a-b/x'; allowed: a folder whose name ends in -LANG"),
+        (["zhang-3", "d.en-de"], "DATA: got 'd.en-de'; allowed: none; zhang-3 takes no data"),
+        (["xia-3", "--path", "a", "--path", "b"], "--path: got 'a b'; allowed: 1 for xia-3"),
+        (["zhang-f3", "--drafter-path", "a"], "allowed: none; zhang-f3 takes no drafter"),
+        (["xia-3", "--out", "a.svg"], "--out: got 'a.svg'; allowed: a file whose name ends in"),
+        (["xia-3", "--page"], "--page excludes ROW, here xia-3"),
+        (["--check"], "--check needs --page"),
+        (["--path", "a"], "--path needs ROW"),
     ],
 )
 def test_what_cannot_be_run_is_named(capsys, words, said):
     assert cli.main(["papers", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(
+    monkeypatch, tmp_path, capsys
+):
+    """The rights are those of another user: root may write anywhere."""
+    monkeypatch.setattr(papers, "main", lambda words: pytest.fail("work has started"))
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    assert cli.main(["papers", "zhang-3", "--out", str(tmp_path / "o.json")]) == 2
+    assert "o.json'; allowed: a file in a folder that can be written to" in capsys.readouterr().err
 
 
 def test_results_are_those_of_a_folder(tmp_path, capsys):

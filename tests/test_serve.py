@@ -1,6 +1,7 @@
 """``paradec serve``: answers, limits, and what the server says of itself."""
 
 import asyncio
+import contextlib
 import functools
 import http.client
 import logging
@@ -257,6 +258,52 @@ def test_a_request_that_takes_too_long_is_ended_wherever_it_is():
                 time.sleep(0.05)
             assert trickle.recv(1) == b""
         assert time.monotonic() - begin < 20
+
+
+def read_all(one: socket.socket) -> bytes:
+    """Read until the other side closes."""
+    found = b""
+    while part := one.recv(1 << 16):
+        found += part
+    return found
+
+
+def test_a_head_without_end_is_refused():
+    """In one line, in many lines, behind the body, and in sizes of chunks."""
+    with serving(SETTINGS, twins()) as one:
+        head = b"POST /translate HTTP/1.1\r\nhost: a\r\n"
+        chunked = head + b"transfer-encoding: chunked\r\n\r\n"
+        wrong = [
+            (head + b"x-long: ", b"a" * 1000),
+            (head, b"x-name: " + b"a" * 1000 + b"\r\n"),
+            (chunked + b"0\r\n", b"x-name: " + b"a" * 1000 + b"\r\n"),
+            (chunked + b"1;a=", b"a" * 1000),
+        ]
+        for begin, more in wrong:
+            with socket.create_connection(("127.0.0.1", one.port), timeout=20) as client:
+                client.sendall(begin)
+                with contextlib.suppress(ConnectionError):  # closed meanwhile
+                    for _ in range(100):
+                        client.sendall(more)
+                        time.sleep(0.001)
+                with contextlib.suppress(ConnectionResetError):
+                    found = read_all(client)
+                    assert found.startswith(b"HTTP/1.1 400 "), (begin, found)
+                    assert b"The head has more than 65536 bytes." in found
+
+
+def test_heads_are_counted_one_by_one(client):
+    """Two requests a little shorter than allowed, on a connection; and a body of small chunks."""
+    long = b"GET /languages HTTP/1.1\r\nhost: a\r\nx-long: " + b"a" * 60000 + b"\r\n\r\n"
+    body = b'{"target": "de", ' + b" " * 20000 + b'"q": "A dog."}'
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    head = b"POST /translate HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    end = b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as one:
+        one.sendall(long * 2 + head + end + chunks)
+        found = read_all(one)
+    assert found.count(b"HTTP/1.1 200 ") == 3
+    assert b'"translatedText":' in found
 
 
 def test_a_stream_that_takes_too_long_or_fails_ends_without_done(monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -169,7 +169,7 @@ class Routes:
         if isinstance(asked.q, str):
             for name in {"translatedText", "alternatives", "detectedLanguage"} & answer.keys():
                 answer[name] = answer[name][0]
-        return answer
+        return JSONResponse(answer)  # FastAPI would check it by the model, and copy it
 
     async def languages(self) -> Any:
         """List source languages and their targets."""
@@ -212,7 +212,8 @@ class Routes:
             request, translate(self.scheduler, way, [asked.text], asked.format, predictions)
         )
         (text,) = found.texts
-        return head | {"text": text.text, "notes": text.notes, "usage": usage(found.counts)}
+        answer = {"object": "translation", "text": text.text, "notes": text.notes}
+        return JSONResponse(head | answer | {"usage": usage(found.counts)})
 
     async def _events(
         self, head: dict[str, Any], way: Way, asked: bodies.TranslationRequest

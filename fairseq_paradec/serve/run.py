@@ -1,6 +1,7 @@
 """The processes of a server: one, or several that listen at one address."""
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -13,7 +14,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from ..errors import UsageError, option_error
@@ -24,19 +25,42 @@ from .settings import Settings
 #: The environment's variable by which workers are told the settings.
 TOLD = "PARADEC_SERVE"
 
+#: Bytes of a request's head, at most.
+MOST_HEAD = 1 << 16
 
-class Connection(H11Protocol):
-    """uvicorn's, which is closed if for ``config.timeout_keep_alive`` seconds no request begins.
 
-    uvicorn's own waits without end for the first one, and for one whose head comes byte by byte.
+class Connection(HttpToolsProtocol):
+    """uvicorn's, with two limits that its own does not have.
+
+    It is closed if for ``config.timeout_keep_alive`` seconds no request begins, the first one and
+    one whose head comes byte by byte among them; and if head, trailers and sizes of chunks have
+    ``MOST_HEAD`` bytes more than eight times the body's.
     """
 
     _end: asyncio.TimerHandle | None = None
+    _head = 0  # bytes of the request so far, less eight for each of its body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a request."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        self._head += len(data)
+        super().data_received(data)
+        if self._head > MOST_HEAD and not self.transport.is_closing():
+            self.send_400_response(f"The head has more than {MOST_HEAD} bytes.")
+
+    def on_body(self, body: bytes) -> None:
+        """Note a part of the body."""
+        self._head -= 8 * len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Begin to count anew."""
+        self._head = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Begin to wait for the next one."""
@@ -100,7 +124,9 @@ def worker() -> ASGIApp:
     settings = Settings.from_json(os.environ[TOLD])
     register()
     set_up_log(settings)
-    return make_app(settings)
+    app = make_app(settings)
+    gc.freeze()  # see ``serve``
+    return app
 
 
 def bound(settings: Settings) -> socket.socket:
@@ -148,6 +174,7 @@ def serve(settings: Settings) -> None:
         from .app import make_app
 
         app = make_app(settings)
+        gc.freeze()  # what is loaded stays; a collection that goes through it holds up all requests
         logger.info("serving at %s", where)
         # uvicorn finishes, and then sends itself the signal again: this is what ends with 0.
         before = signal.signal(signal.SIGTERM, lambda *_: None)

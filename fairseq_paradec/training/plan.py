@@ -4,7 +4,7 @@ import argparse
 import filecmp
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,16 +21,28 @@ LONGEST = 1024
 #: Tasks whose models train with --autocast; the first is what fairseq takes by itself.
 TASKS = ("translation", "image_super_resolution")
 
-#: Flags after -- that others follow.
-_READ = (
-    "encoder-from",
-    "start-from",
-    "base-path",
-    "drafter-attention",
-    "decoder-embed-dim",
-    "task",
-    "lr-scheduler",
-)
+
+@dataclass(frozen=True)
+class Given:
+    """Such of fairseq-train's flags, after ``--``, as others follow; None: not given."""
+
+    encoder_from: str | None
+    start_from: str | None
+    base_path: str | None
+    drafter_attention: str | None
+    decoder_embed_dim: str | None
+    task: str | None
+    lr_scheduler: str | None
+    update_freq: list[int] | None
+    warmup_updates: int | None
+    max_update: int | None
+    max_epoch: int | None
+    max_tokens: int | None
+    batch_size: int | None
+    save_dir: str | None
+    fine_tune_base: bool
+    autocast: bool
+    skip_invalid_size_inputs_valid_test: bool
 
 
 @dataclass(frozen=True)
@@ -120,9 +132,7 @@ def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) 
     return made
 
 
-def _add_length(
-    made: Plan, request: Request, given: argparse.Namespace, found: Settings, image: int
-) -> None:
+def _add_length(made: Plan, request: Request, given: Given, found: Settings, image: int) -> None:
     """Add all that depends on length and batch: the schedule, too."""
     smoke = data()["smoke"]
     kind, count = found.length
@@ -177,7 +187,7 @@ def _add_length(
         made.add("--max-valid-steps", 2)
 
 
-def _given(flags: Sequence[str]) -> argparse.Namespace:
+def _given(flags: Sequence[str]) -> Given:
     """Read such of fairseq-train's flags as others follow."""
 
     def refuse(message: str) -> NoReturn:
@@ -185,16 +195,19 @@ def _given(flags: Sequence[str]) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error = refuse  # type: ignore[method-assign]
-    for name in _READ:
-        parser.add_argument(f"--{name}")
-    for name in ("fine-tune-base", "autocast", "skip-invalid-size-inputs-valid-test"):
-        parser.add_argument(f"--{name}", action="store_true")
-    for name in ("max-update", "max-epoch", "max-tokens", "batch-size"):  # 0 is endless, to fairseq
-        parser.add_argument(f"--{name}", type=whole_number)
-    parser.add_argument("--warmup-updates", type=_from_zero)
-    parser.add_argument("--update-freq", type=_each_whole)
-    parser.add_argument("--save-dir")
-    given = parser.parse_known_args(list(flags))[0]
+    of_type: dict[object, Callable[[str], object]] = {
+        int | None: whole_number,  # 0 updates are endless, to fairseq
+        list[int] | None: _each_whole,
+    }
+    for one in fields(Given):
+        name = f"--{one.name.replace('_', '-')}"
+        if one.type is bool:
+            parser.add_argument(name, action="store_true")
+        elif one.name == "warmup_updates":
+            parser.add_argument(name, type=_from_zero)
+        else:
+            parser.add_argument(name, type=of_type.get(one.type, str))
+    given = Given(**vars(parser.parse_known_args(list(flags))[0]))
     if given.save_dir is not None:
         raise UsageError("--: --save-dir stands before --, as the run's own")
     return given
@@ -212,7 +225,7 @@ def _each_whole(text: str) -> list[int]:
     return [whole_number(part) for part in text.strip("[]").split(",")]
 
 
-def _start(request: Request, given: argparse.Namespace) -> tuple[str, Path | None]:
+def _start(request: Request, given: Given) -> tuple[str, Path | None]:
     """Return the flag of fairseq-train that names a checkpoint to start from, and that."""
     named = [flag for flag in CHECKPOINTS if getattr(given, flag[2:].replace("-", "_"))]
     if request.start_from is None:
@@ -247,7 +260,7 @@ def _check(
         raise option_error("--processes", request.processes, allowed)
 
 
-def _attention(arch: str, given: argparse.Namespace) -> str:
+def _attention(arch: str, given: Given) -> str:
     """Return the attention of GAD's drafter."""
     usual = "prefix_causal" if arch.startswith("block_nat_fast") else "bidirectional"
     return given.drafter_attention or usual
@@ -301,9 +314,7 @@ def _image_tokens(folder: Path) -> int:
         raise option_error("DATA", str(folder), allowed) from error
 
 
-def _autocast(
-    request: Request, given: argparse.Namespace, gpus: int, pays: Callable[[], bool]
-) -> bool:
+def _autocast(request: Request, given: Given, gpus: int, pays: Callable[[], bool]) -> bool:
     """Return whether products are to be in bfloat16, as far as the flags do not say it already.
 
     Raises:

@@ -3,7 +3,7 @@
 ``lab/papers.toml`` has a row for each numbered table and figure. A row's figures are cells of
 results, by name, condition and column, or the sum (``plus``), ratio (``over``) or difference
 (``less``) of two. Its claims compare figures with each other or with numbers; a verdict stands on
-claims that hold.
+claims that hold. A claim that a figure's spread does not bear out is marked.
 """
 
 import operator
@@ -48,7 +48,14 @@ the small pair of [experiments.md](experiments.md).
 - **A verdict** is checked: each "same direction" has claims that hold in the JSON files of its \
 results, or the page does not render.
 - **Names without a link** are lines of [experiments.queue](../scripts/experiments.queue): \
-`papers-...` are not yet run, the others are the paper's own setting and need an accelerator."""
+`papers-...` are not yet run, the others are the paper's own setting and need an accelerator.
+- **(within the spread)**: the order or sign that the verdict names is inside the rounds' range or \
+the 95% interval, or a difference of BLEU is below {bleu}, an interval's usual half. Each model \
+here was trained with one seed; **(one seed)** marks what may hang on it, its spread unknown."""
+
+#: Half of what a difference of two BLEU without an interval may be off: paired intervals of 1,000
+#: captions reach 0.6 to 1.2 to each side.
+BLEU_SPREAD = 0.9
 
 
 def value(cell: Sequence[Any], documents: Documents) -> float:
@@ -63,6 +70,12 @@ def value(cell: Sequence[Any], documents: Documents) -> float:
         UsageError: there is no such cell, there are several, or it holds no number.
     """
     name, condition, column = cell
+    return _number(_text(cell, documents), f"{name}, {condition}, {column}")
+
+
+def _text(cell: Sequence[Any], documents: Documents) -> Any:
+    """Return what stands in a cell; see ``value``."""
+    name, condition, column = cell
     if name not in documents:
         raise UsageError(f"papers.toml: got {name!r}; allowed: a result")
     for one in documents[name]["tables"]:
@@ -70,7 +83,7 @@ def value(cell: Sequence[Any], documents: Documents) -> float:
         if len(rows) > 1:
             raise UsageError(f"papers.toml: {name} has {len(rows)} rows with {condition}")
         if rows:
-            return _number(rows[0][column], f"{name}, {condition}, {column}")
+            return rows[0][column]
     raise UsageError(f"papers.toml: {name} has no row with {condition} and column {column!r}")
 
 
@@ -83,6 +96,39 @@ def figure(one: Fields, documents: Documents) -> float:
         return found / value(one["over"], documents)
     if "less" in one:
         return found - value(one["less"], documents)
+    return found
+
+
+def spread(one: Fields, documents: Documents) -> tuple[float, float]:
+    """Return the least and the largest that a figure may be, by the intervals in its cells.
+
+    Cells that hold none are taken as they are, but for a difference of two BLEU.
+    """
+    low, high = _interval(one["of"], documents)
+    if "plus" in one:
+        more = _interval(one["plus"], documents)
+        low, high = low + more[0], high + more[1]
+    if "over" in one:
+        least, most = _interval(one["over"], documents)
+        return low / most, high / least
+    if "less" in one:
+        least, most = _interval(one["less"], documents)
+        low, high = low - most, high - least
+        if one["of"][2] == "BLEU" and 0 != low == high:
+            return low - BLEU_SPREAD, high + BLEU_SPREAD
+    return low, high
+
+
+def unsure(row: Fields, documents: Documents) -> set[str]:
+    """Return the figures that begin a claim which does not hold all over the spreads."""
+    spreads = {key: spread(one, documents) for key, one in row.get("figures", {}).items()}
+    found = set()
+    for left, sign, right in row.get("claims", []):
+        ends = spreads[right] if isinstance(right, str) else (right, right)
+        if sign != "==" and not all(
+            OPERATORS[sign](mine, other) for mine in spreads[left] for other in ends
+        ):
+            found.add(left)
     return found
 
 
@@ -134,7 +180,8 @@ def page(data: Mapping[str, Any], documents: Documents) -> str:
         UsageError: a verdict does not stand; see ``checked``.
     """
     said = counts(data["rows"])
-    parts = [HEAD, "Rows: " + "; ".join(f"{text} {number}" for text, number in said.items()) + "."]
+    head = HEAD.format(bleu=BLEU_SPREAD)
+    parts = [head, "Rows: " + "; ".join(f"{text} {number}" for text, number in said.items()) + "."]
     for key, paper in data["papers"].items():
         rows = [row for row in data["rows"] if row["id"].startswith(f"{key}-")]
         parts.append(f"## {paper['short']}\n\n{paper['title']}")
@@ -152,8 +199,11 @@ def _line(row: Fields, documents: Documents) -> dict[str, str]:
         key: f"{number:.{ones[key].get('digits', 2)}f}"
         for key, number in checked(row, documents).items()
     }
+    marks = {key: f" ({one['mark']})" for key, one in ones.items() if "mark" in one}
+    marks |= dict.fromkeys(unsure(row, documents), " (within the spread)")
     shown = [
         f"{one['name']}: {one['paper'] + ' → ' if 'paper' in one else ''}**{numbers[key]}**"
+        + marks.get(key, "")
         for key, one in ones.items()
     ]
     found = list(dict.fromkeys(cell[0] for cell in _cells(row)))
@@ -195,6 +245,19 @@ def _fits(row: Fields, condition: Mapping[str, Any]) -> bool:
         and re.fullmatch(re.escape(str(wanted)).replace(r"\*", ".*"), str(row[key])) is not None
         for key, wanted in condition.items()
     )
+
+
+def _interval(cell: Sequence[Any], documents: Documents) -> tuple[float, float]:
+    """Return the ends that stand behind a cell's number: ``(a-b)``, ``(a to b)``, ``[a, b]``."""
+    number = r"([-+]?\d+(?:\.\d+)?)"
+    found = re.search(
+        rf"\({number}(?:-| to ){number}\)|\[{number}, {number}\]", str(_text(cell, documents))
+    )
+    if found is None:
+        only = value(cell, documents)
+        return only, only
+    low, high = (float(end) for end in found.groups() if end is not None)
+    return low, high
 
 
 def _number(text: Any, place: str) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cli.main import main
-from ...errors import UsageError, option_error
+from ...errors import UsageError, excludes, needs, option_error
 from ...output import printable
 from ..analysis import papers_page
 from ..measure import documents
@@ -58,16 +58,18 @@ def commands(
         drafter: of the user.
 
     Raises:
-        UsageError: the row has no command, or the user gave too few models.
+        UsageError: the row has no command, the user gave too few models, or what it does not take.
     """
     if not row.get("run"):
         raise option_error("ROW", row["id"], "a row with commands; see docs/papers.md")
     own = {**given, **row}
+    taken = set(re.findall(r"\{(\w+)\}", " ".join(row["run"])))
+    _refuse_what_is_not_taken(row["id"], taken, data, paths, drafter)
     data = data or own["data"]
     models = paths or own["models"]
     values = {
         "data": data,
-        "lang": data.rstrip("/").rpartition("-")[2],
+        "lang": Path(data).name.rpartition("-")[2],
         "drafter": drafter or own["drafter"],
         "picture": str(out.with_suffix(".svg")),
         "out": str(out),
@@ -78,10 +80,25 @@ def commands(
     for line in row["run"]:
         wanted = set(re.findall(r"\{(\w+)\}", line))
         if missing := sorted(wanted - values.keys()):
-            needs = len({one for one in wanted if one.startswith("model")})
-            raise UsageError(f"{row['id']} needs {needs} --path; {', '.join(missing)} is not given")
+            count = len({one for one in wanted if one.startswith("model")})
+            raise UsageError(f"{row['id']} needs {count} --path; {', '.join(missing)} is not given")
         found.append([word.format(**values) for word in shlex.split(line)])
     return found
+
+
+def _refuse_what_is_not_taken(
+    name: str, taken: set[str], data: str | None, paths: list[str] | None, drafter: str | None
+) -> None:
+    """Refuse data and models of the user that a row's commands would leave out."""
+    if data is not None and "data" not in taken:
+        raise option_error("DATA", data, f"none; {name} takes no data")
+    if data is not None and "lang" in taken and not re.search(r"-\w+$", Path(data).name):
+        raise option_error("DATA", data, "a folder whose name ends in -LANG, such as data.en-de")
+    models = sum(one.startswith("model") for one in taken)
+    if len(paths or []) > models:
+        raise option_error("--path", " ".join(paths or []), f"{models} for {name}")
+    if drafter is not None and "drafter" not in taken:
+        raise option_error("--drafter-path", drafter, f"none; {name} takes no drafter")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -103,12 +120,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List the rows, run one, or write the page; return the exit status."""
     data = load()
+    _refuse_flags_of_other_uses(args)
     if args.page:
         text = papers_page.page(data, read_results(args.results))
         out = Path("docs/papers.md")
         if args.check:
             return 0 if check(out, text) else 1
-        out.write_text(text, encoding="utf-8")
+        documents.write(out, text)
         return 0
     if args.row is None:
         print("\n".join(map(printable, papers_page.overview(data["rows"]))))
@@ -118,6 +136,8 @@ def run(args: argparse.Namespace) -> int:
         raise option_error("ROW", args.row, ", ".join(rows))
     out = args.out or Path("runs/papers") / f"{args.row}.json"
     found = commands(rows[args.row], data["given"], out, args.data, args.path, args.drafter_path)
+    if out.suffix != ".json":
+        raise option_error("--out", str(out), "a file whose name ends in .json")
     if not args.list:
         documents.check_out(out)
     for words in found:
@@ -125,3 +145,14 @@ def run(args: argparse.Namespace) -> int:
         if not args.list and (status := main(words)) != 0:
             return status
     return 0
+
+
+def _refuse_flags_of_other_uses(args: argparse.Namespace) -> None:
+    """Refuse what only a run of a row, or only the page, would heed."""
+    if args.page and args.row is not None:
+        raise excludes("--page", True, f"ROW, here {args.row}")
+    if args.check and not args.page:
+        raise needs("--check", True, "--page")
+    for flag in ("path", "drafter_path", "out", "list"):
+        if args.row is None and getattr(args, flag):
+            raise needs(f"--{flag.replace('_', '-')}", True, "ROW")
