@@ -65,8 +65,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--arch", metavar="NAME", default="transformer", help="(default: transformer)")
     add("--start-from", metavar="FILE", type=Path, help="the trained model to start from")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=number, help="how long: a checkpoint after each epoch")
-    length.add_argument("--updates", type=number, help="or so: one after each hundredth, too")
+    length.add_argument(
+        "--epochs", type=number, help="the length in epochs, with a checkpoint after each"
+    )
+    length.add_argument(
+        "--updates", type=number, help="or in updates, with one after each hundredth of it, too"
+    )
     add(
         "--average",
         type=number,
