@@ -96,6 +96,20 @@ def test_ranks_on_a_cpu_are_processes_that_fail_together(trainer):
     assert status == 1 and "fairseq-train failed with status 9" in said and "it has failed" in said
 
 
+def test_a_full_disk_is_named(trainer, monkeypatch):
+    trainer.fails = "1"
+    assert "is full" not in trainer.run("--preset", "tiny")[1]
+    usage = type(shutil.disk_usage("."))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(9**9, 9**9, 300_000))
+    status, said = trainer.run("--preset", "tiny")
+    assert status == 1 and f"the disk of {trainer.save_dir} is full (0.3 MB are left)" in said
+    log_file = trainer.save_dir / "train.log"
+    log_file.unlink()
+    log_file.symlink_to("/dev/full")
+    status, said = trainer.run("--preset", "tiny")
+    assert status == 2 and f"No space left on device: '{log_file}'" in said
+
+
 def test_the_child_has_an_environment_that_is_fast_unless_the_user_says_otherwise(
     trainer, monkeypatch
 ):

@@ -1,6 +1,7 @@
 """A run from settings to the averaged model: begun, gone on with, or finished already."""
 
 import contextlib
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,9 @@ from .checkpoints import read, repair, vars_of, write_average
 from .folder import AVERAGE, NOT_FLAGS, held, settle
 from .plan import Plan, Request, plan
 from .schedule import languages
+
+#: A disk with fewer bytes is full.
+FULL = 2**20
 
 #: fairseq logs each so many updates.
 LOG_INTERVAL = 10
@@ -86,6 +90,8 @@ def _train(
             tail = path.read_text("utf-8", "replace").splitlines()[-1 if status == 2 else -20 :]
             print("\n".join(tail), file=sys.stderr)
             note(f"fairseq-train failed with status {status}{log_is}")
+            if (free := shutil.disk_usage(folder).free) < FULL:  # the log is cut short, too
+                note(f"the disk of {folder} is full ({free / 1e6:.1f} MB are left)")
             return 1
     if not passing and path.is_file() and log.draw(path, folder / "curve.png"):
         note(f"curve: {folder / 'curve.png'}")
