@@ -1,8 +1,8 @@
-"""A data folder whose targets are a teacher's translations: sequence-level distillation.
+"""Make a data folder whose targets are a teacher's translations: sequence-level distillation.
 
-Translates the training sources with beam search (fairseq's outputs, by faster passes where there is
-one plain Transformer). Results do not depend on the number of workers, nor on interruptions: the
-same command goes on where it was stopped or killed.
+The command translates the training sources with beam search. Outputs are fairseq's, and passes are
+faster where there is one plain Transformer. Results do not depend on the number of workers, nor on
+interruptions: the same command goes on where it was stopped or killed.
 """
 
 import argparse
