@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NoReturn
 
+from ..cli.arguments import whole_number
 from ..errors import UsageError, needs, option_error
 from ..files import checksum
 from . import schedule
@@ -32,14 +33,16 @@ class Given:
     decoder_embed_dim: str | None
     task: str | None
     lr_scheduler: str | None
-    update_freq: str | None
+    update_freq: list[int] | None
     warmup_updates: int | None
     max_update: int | None
     max_epoch: int | None
     max_tokens: int | None
     batch_size: int | None
+    save_dir: str | None
     fine_tune_base: bool
     autocast: bool
+    skip_invalid_size_inputs_valid_test: bool
 
 
 @dataclass(frozen=True)
@@ -147,23 +150,24 @@ def _add_length(made: Plan, request: Request, given: Given, found: Settings, ima
     pieces = -(-batch // (request.processes * found.piece))
     tokens = max(longest, batch // (request.processes * pieces))
 
-    epochs = int(given.max_epoch or (count if kind == "epochs" else 0))
-    made.updates = int(given.max_update or (count if kind == "updates" else 0))
+    epochs = given.max_epoch or (count if kind == "epochs" else 0)
+    made.updates = given.max_update or (count if kind == "updates" else 0)
     made.length = f"{made.updates} updates"
     if epochs:
         an_epoch = schedule.updates_an_epoch(
             request.data,
-            int(given.max_tokens or tokens),
-            int((given.update_freq or str(pieces)).split(",")[0]),
+            given.max_tokens or tokens,
+            given.update_freq[0] if given.update_freq else pieces,
             request.processes,
             given.batch_size,
+            given.skip_invalid_size_inputs_valid_test,
         )
         made.updates = min(epochs * an_epoch, made.updates or epochs * an_epoch)
         made.length = f"{epochs} epochs (about {made.updates} updates)"
     used = found.flags | ({"lr-scheduler": given.lr_scheduler} if given.lr_scheduler else {})
     made.put(found.flags | schedule.fit(used, made.updates, found.warmup_share), chosen=True)
-    if given.warmup_updates:
-        schedule.check(int(given.warmup_updates), made.updates, made.length)
+    if given.warmup_updates is not None:
+        schedule.check(given.warmup_updates, made.updates, made.length, used["lr-scheduler"])
     made.put({"max-tokens": tokens, "update-freq": pieces}, chosen=True)
     made.add("--seed", request.seed)
     if kind == "epochs":
@@ -191,13 +195,34 @@ def _given(flags: Sequence[str]) -> Given:
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error = refuse  # type: ignore[method-assign]
+    of_type: dict[object, Callable[[str], object]] = {
+        int | None: whole_number,  # 0 updates are endless, to fairseq
+        list[int] | None: _each_whole,
+    }
     for one in fields(Given):
         name = f"--{one.name.replace('_', '-')}"
         if one.type is bool:
             parser.add_argument(name, action="store_true")
+        elif one.name == "warmup_updates":
+            parser.add_argument(name, type=_from_zero)
         else:
-            parser.add_argument(name, type=int if one.type == int | None else str)
-    return Given(**vars(parser.parse_known_args(list(flags))[0]))
+            parser.add_argument(name, type=of_type.get(one.type, str))
+    given = Given(**vars(parser.parse_known_args(list(flags))[0]))
+    if given.save_dir is not None:
+        raise UsageError("--: --save-dir stands before --, as the run's own")
+    return given
+
+
+def _from_zero(text: str) -> int:
+    """Read a whole number from 0 up."""
+    if text.isdecimal() and not text.strip("0"):
+        return 0
+    return whole_number(text)
+
+
+def _each_whole(text: str) -> list[int]:
+    """Read --update-freq: a number, or one for each epoch."""
+    return [whole_number(part) for part in text.strip("[]").split(",")]
 
 
 def _start(request: Request, given: Given) -> tuple[str, Path | None]:

@@ -3,7 +3,7 @@
 Texts and scores: the analyses of zhang2020 (IBDecoder), imamura2020 (double-token decoding) and
 xia2022 (repetition), and ROUGE of summaries. Benchmarks: speed-ups by batch, beam, length and
 threads, by sentence, and by stern2018's mean accepted block. Traces: acceptance by position, and
-FLOPs as in santilli2023.
+FLOPs as in santilli2023. Logs of trainings: their losses.
 
 Texts have one sentence per line, or are outputs of fairseq-generate: lines D- (or H-) for
 translations, T- for references, S- for sources. Spaces separate tokens, so analyses that count
@@ -19,7 +19,7 @@ from ...output import printable
 from ..analysis.text_table import table
 from ..measure import documents
 from ..settings import Made
-from . import analyse_flops, analyse_speed, analyse_texts
+from . import analyse_flops, analyse_speed, analyse_texts, analyse_training
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
             )
         return one.add_argument
 
-    for module in (analyse_texts, analyse_speed, analyse_flops):
+    for module in (analyse_texts, analyse_speed, analyse_flops, analyse_training):
         module.declare(command)
 
 

@@ -78,7 +78,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=number, default=1, help="(default: 1)")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
-    add("--threads", type=number, help="CPU threads (default: torch's)")
+    add("--threads", type=arguments.threads, help="CPU threads (default: torch's)")
 
 
 def run(args: argparse.Namespace) -> int:
