@@ -63,7 +63,9 @@ def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
+        if isinstance(error, OSError) and error.filename is None:  # of a write, as on a full disk
+            error.filename = str(path)
         raise

@@ -279,6 +279,8 @@ def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
     given = ("analyse", "blocks", path, "--out", out, "--plot", plot)
     assert run(capsys, *given)[0] == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
+    assert run(capsys, *given[:-1], plot.with_suffix(".svg"))[0] == 0
+    assert b"<svg" in plot.with_suffix(".svg").read_bytes()
     table = json.loads(out.read_text(encoding="utf-8"))
     assert table["rows"][2] == {
         "decoder": "regular 4",
@@ -294,5 +296,50 @@ def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
     for arguments, words in (
         ([write(tmp_path / "bad.json", json.dumps(doctored))], "numbers of samples than rounds"),
         ([path, path], "'Made up' is twice"),
+        ([path, "--plot", tmp_path / "b.gif"], "a name that ends in"),
     ):
         assert words in refused(capsys, "analyse", "blocks", *arguments)
+
+
+# ---- losses of trainings ------------------------------------------------------------------------
+
+
+def write_log(path, train, valid):
+    """What paradec train leaves: losses by update, as fairseq logs them."""
+    path.parent.mkdir()
+    logged = [("train_inner", {"num_updates": str(n), "loss": str(x)}) for n, x in train.items()]
+    logged += [("valid", {"valid_num_updates": str(n), "valid_loss": x}) for n, x in valid.items()]
+    return write(path, "begin", *(f"2026 | INFO | {tag} | {json.dumps(v)}" for tag, v in logged))
+
+
+def test_losses_by_hand(tmp_path, capsys):
+    """Means over tenths of the shorter run, and the last validation that both have."""
+    first = write_log(
+        tmp_path / "a" / "train.log", {n: 9 - n / 20 for n in range(5, 105, 5)}, {50: 3, 100: 2}
+    )
+    second = write_log(
+        tmp_path / "b" / "train.log", {n: 5 for n in range(20, 220, 20)}, {100: 2.5, 200: 1}
+    )
+    svg, png = tmp_path / "x.svg", tmp_path / "x.png"
+    rows = table(capsys, "losses", first, second, "--plot", svg)
+    assert rows[:2] == [
+        ["training", "1-10", "8.625", "-", "-"],  # of 8.75 and 8.5
+        ["training", "11-20", "8.125", "5.0", "-3.125"],
+    ]
+    assert rows[10:] == [["validation", "100", "2.000", "2.5", "+0.500"]]
+    assert all(
+        f"<!-- {text} -->" in svg.read_text() for text in ("a", "b", "a, validation", "updates")
+    )
+    assert table(capsys, "losses", first, "--plot", png)[9] == ["training", "91-100", "4.125"]
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_no_log_is_refused(tmp_path, capsys):
+    short = write_log(tmp_path / "a" / "train.log", {10: 3.0, 90: 2.0}, {})
+    for given, words in (
+        ([short], "allowed: train.log of paradec train, with"),
+        ([short, short], "each file once"),
+        ([tmp_path / "no"], "LOG: got"),
+        ([short, "--plot", "x.jpg"], "a name that ends in .png or .svg"),
+    ):
+        assert words in refused(capsys, "analyse", "losses", *given)

@@ -15,7 +15,7 @@ from support.commands import DEMO
 
 import fairseq_paradec
 from fairseq_paradec.engine.native import cache
-from fairseq_paradec.translator.translator import End, Translation
+from fairseq_paradec.translator.translation import End, Translation
 
 SENTENCES = (DEMO / "raw" / "demo.en").read_text(encoding="utf-8").splitlines()[:14]
 SENTENCES += ["It costs 18.10 euros.", "18,10", "A dog.", "A dog.", "Two men sit, and a man sits."]

@@ -32,3 +32,10 @@ def test_a_checksum_is_of_the_whole_file(tmp_path: Path) -> None:
     content = b"0123456789" * 300_000
     (tmp_path / "a").write_bytes(content)
     assert checksum(tmp_path / "a") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_full_disk_is_the_files(tmp_path: Path) -> None:
+    """A write's error has no name, and would be taken for standard output's."""
+    path = tmp_path / "a.txt"
+    with pytest.raises(OSError, match="No space left on device: '.*a.txt'"), replacing(path):
+        Path("/dev/full").write_text("new")

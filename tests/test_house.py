@@ -140,10 +140,11 @@ def test_every_room_is_known() -> None:
     assert rooms == MAY_IMPORT.keys() | DOORS.keys() | GROUND
 
 
-def test_the_lab_takes_typed_settings_below_its_commands() -> None:
-    """An argparse.Namespace is read at the edge, in ``commands`` and ``settings.py``."""
-    for path in files_of("lab"):
-        if path.parent.name == "commands" or path.name == "settings.py":
+@pytest.mark.parametrize("room", [*SEARCH, "translator", "serve", "training", "lab"])
+def test_below_the_commands_settings_are_typed(room: str) -> None:
+    """An argparse.Namespace is read at the edge, in ``commands`` and the lab's ``settings.py``."""
+    for path in files_of(room):
+        if "commands" in path.parts or path.name == "settings.py":
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef):

@@ -253,6 +253,16 @@ def test_what_cannot_be_run_is_named(capsys, words, said):
     assert said in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(
+    monkeypatch, tmp_path, capsys
+):
+    """The rights are those of another user: root may write anywhere."""
+    monkeypatch.setattr(papers, "main", lambda words: pytest.fail("work has started"))
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    assert cli.main(["papers", "zhang-3", "--out", str(tmp_path / "o.json")]) == 2
+    assert "o.json'; allowed: a file in a folder that can be written to" in capsys.readouterr().err
+
+
 def test_results_are_those_of_a_folder(tmp_path, capsys):
     assert cli.main(["papers", "--page", "--results", str(tmp_path)]) == 2
     assert "--results: got" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.serve.scheduler import ROUNDS, Full, Job, Left, Scheduler, Way, entering, form
 from fairseq_paradec.serve.settings import Settings
-from fairseq_paradec.translator.translator import Translation
+from fairseq_paradec.translator.translation import Translation
 
 WAY = Way(("en", "de"), "greedy")
 OTHER = WAY._replace(decoding="hgj")

@@ -17,7 +17,7 @@ from fairseq_paradec.training import drafter_text
 from fairseq_paradec.training.commands import train_drafter
 from fairseq_paradec.training.distill import plan
 from fairseq_paradec.training.drafter_training import Training
-from fairseq_paradec.translator.translator import model_folder
+from fairseq_paradec.translator import model_folder
 
 DRAW = random.Random(1)
 TEXT = [" ".join(f"w{DRAW.randrange(35)}" for _ in range(2 + i % 7)) for i in range(60)]

@@ -53,6 +53,7 @@ class Trainer:
         monkeypatch.setattr(child, "command", self.command)
         monkeypatch.setattr(run, "write_average", lambda _, count, out: self.averaged.append(count))
         monkeypatch.setattr(machine, "gpus", lambda: 0)
+        monkeypatch.setattr(machine, "processors", lambda: 4)
         monkeypatch.setattr(machine, "bfloat16_pays", lambda _: (self.pays, 1.0))
 
     def command(self, data, flags):
@@ -84,7 +85,7 @@ def trainer(tmp_path, monkeypatch, capsys):
 
 def test_ranks_on_a_cpu_are_processes_that_fail_together(trainer):
     told = trainer.told("--processes", 2)
-    cores = int(subprocess.check_output(["nproc"]))
+    cores = min(4, int(os.environ.get("OMP_NUM_THREADS", 4)))
     assert {one["env"]["OMP_NUM_THREADS"] for one in told} == {str(max(1, cores // 2))}
     ranks = [one["words"][one["words"].index("--distributed-rank") + 1] for one in told]
     assert sorted(ranks) == ["0", "1"] and trainer.averaged == [8]
@@ -93,6 +94,20 @@ def test_ranks_on_a_cpu_are_processes_that_fail_together(trainer):
     # Rank 0 would run for ever.
     status, said = trainer.run("--preset", "tiny", "--processes", 2)
     assert status == 1 and "fairseq-train failed with status 9" in said and "it has failed" in said
+
+
+def test_a_full_disk_is_named(trainer, monkeypatch):
+    trainer.fails = "1"
+    assert "is full" not in trainer.run("--preset", "tiny")[1]
+    usage = type(shutil.disk_usage("."))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(9**9, 9**9, 300_000))
+    status, said = trainer.run("--preset", "tiny")
+    assert status == 1 and f"the disk of {trainer.save_dir} is full (0.3 MB are left)" in said
+    log_file = trainer.save_dir / "train.log"
+    log_file.unlink()
+    log_file.symlink_to("/dev/full")
+    status, said = trainer.run("--preset", "tiny")
+    assert status == 2 and f"No space left on device: '{log_file}'" in said
 
 
 def test_the_child_has_an_environment_that_is_fast_unless_the_user_says_otherwise(
@@ -247,7 +262,27 @@ def test_mistakes_are_named_before_work_starts(trainer, tmp_path, monkeypatch):
         (["--arch", "ibdecoder", "--start-from", "/no.pt"], "missing Transformer (--start-from)"),
         (["--arch", "image_transformer"], "--arch image_transformer needs images"),
         (["--smoke", "--epochs", "2"], "--smoke sets --epochs, --updates and --average itself"),
-        (["--", "--max-update", "x"], "--: argument --max-update: invalid int value: 'x'"),
+        (
+            ["--", "--max-update", "x"],
+            "--: argument --max-update: got 'x'; allowed: a whole number",
+        ),
+        # fairseq takes 0 for no end, and less for none at all
+        (["--", "--max-update=0"], "--: argument --max-update: got '0'; allowed: a whole number"),
+        (["--", "--max-epoch=-3"], "--: argument --max-epoch: got '-3'; allowed: a whole number"),
+        (["--", "--max-tokens", "0"], "--: argument --max-tokens: got '0'; allowed: a whole"),
+        (["--", "--batch-size=-2"], "--: argument --batch-size: got '-2'; allowed: a whole number"),
+        (["--", "--update-freq", "2,x"], "--: argument --update-freq: got 'x'; allowed: a whole"),
+        (["--", "--max-tokens", "3"], "--max-tokens: got 3; allowed: 5 at least: DATA's longest"),
+        (
+            ["--", "--warmup-updates=-1"],
+            "--: argument --warmup-updates: got '-1'; allowed: a whole",
+        ),
+        (
+            ["--", "--warmup-updates", "0"],
+            "--warmup-updates: got 0; allowed: a whole number from 1",
+        ),
+        (["--", "--save-dir", "other"], "--: --save-dir stands before --"),
+        (["--processes", "5"], "--processes: got 5; allowed: at most 4, the number of CPU cores"),
         (
             ["--updates", "600", "--", "--warmup-updates", "2000"],
             "--warmup-updates: got 2000; allowed: fewer than the 600 updates of the run",
@@ -263,6 +298,13 @@ def test_mistakes_are_named_before_work_starts(trainer, tmp_path, monkeypatch):
         ([tmp_path, "--save-dir", "x"], "allowed: a folder with two dict.LANG.txt"),
     ):
         assert paradec(["train", *map(str, given)]) == 2
+        assert message in trainer.capsys.readouterr().err
+    for given, message in (
+        (["--save-dir", ""], "argument --save-dir: got ''; allowed: a folder's path"),
+        (["--threads", "5000"], "argument --threads: got '5000'; allowed: 1024 at most"),
+    ):
+        with pytest.raises(SystemExit):
+            paradec(["train", str(data), *given])
         assert message in trainer.capsys.readouterr().err
     monkeypatch.setattr(machine, "gpus", lambda: 2)
     assert "--processes: got 3; allowed: at most 2" in trainer.run("--processes", 3)[1]

@@ -249,6 +249,16 @@ def test_what_the_data_lack_is_named(tmp_path):
         schedule.updates_an_epoch(tmp_path, 100, 1, 1)
 
 
+def test_sentences_that_do_not_fit_are_refused_or_left_out(tmp_path):
+    data = write_pairs(tmp_path / "data", [5] * 16 + [50] * 8)
+    assert schedule.updates_an_epoch(data, 50 * 8, 1, 1) == 2
+    with pytest.raises(UsageError, match="--max-tokens: got 40; allowed: 50 at least"):
+        schedule.updates_an_epoch(data, 40, 1, 1)
+    assert schedule.updates_an_epoch(data, 40, 1, 1, skips=True) == 2
+    skip = ["--max-tokens", "40", "--skip-invalid-size-inputs-valid-test"]
+    assert plan(Request(data, "tiny", epochs=3, flags=skip), 0).updates == 6
+
+
 def test_a_warm_up_that_does_not_end_is_refused():
     schedule.check(599, 600, "--updates")
     with pytest.raises(UsageError, match="^--warmup-updates: got 600; allowed: fewer than the 600"):

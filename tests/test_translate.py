@@ -18,7 +18,7 @@ from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.translator.model_folder import new_folder
-from fairseq_paradec.translator.translator import Translation
+from fairseq_paradec.translator.translation import Translation
 
 #: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
 TEXT = [

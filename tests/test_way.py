@@ -34,6 +34,8 @@ BESIDES = {
     "row.py": "a sentence's tokens and its limit",
     "target_order.py": "the order of a model's words",
     "token_rules.py": "what fairseq's limits allow at a position",
+    "translator/text_processing.py": "a text as a model's symbols, and back",
+    "translator/translation.py": "what became of a line, as a value",
 }
 #: Calls up the list: from, to, the functions. Each is a property of an object that was handed down.
 UP = {

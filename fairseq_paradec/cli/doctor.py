@@ -1,7 +1,7 @@
 """Tell what a checkpoint is, which decoders fit it, what they lack, and how to get that.
 
 Nothing is decoded or written. Each decoder is built for the model as fairseq-generate builds it, so
-that a refusal is the one that it would give.
+that a refusal is fairseq-generate's.
 """
 
 import argparse

@@ -21,44 +21,44 @@ from . import arguments
 #: The subcommands by purpose.
 GROUPS: dict[str, dict[str, str]] = {
     "decode, check, measure": {
-        "translate": "plain text by a model folder: a line out for each line in",
-        "serve": "translations over HTTP, and a page that shows the passes",
-        "doctor": "what a checkpoint is, and which decoders fit it",
-        "demo": "100 sentences by every decoder: passes, times, equal outputs",
+        "translate": "translate plain text by a model folder, line by line",
+        "serve": "serve translations over HTTP, and a page that shows the passes",
+        "doctor": "tell what a checkpoint is, and which decoders fit it",
+        "demo": "compare all decoders on 100 sentences: passes, times, outputs",
         "lossless": "compare decoders with fairseq's greedy search, token by token",
         "benchmark": "time and judge any decoders on a test set",
-        "acceptance": "share of accepted drafted tokens, by setting",
-        "drafts": "passes that earlier translations save as drafts",
-        "evaluate": "BLEU, ROUGE or PSNR of models, by fairseq-generate",
-        "passes": "what a pass costs, piece by piece",
-        "breakeven": "from how many tokens a pass drafting pays",
-        "modules": "where decoders' time goes: encoder, decoder, vocabulary",
-        "threads": "what several threads, generators and processes give",
-        "workers": "what several processes, or a Ray cluster, give for a corpus",
-        "clients": "what clients of serve get, beside translate and Python",
-        "start-up": "what an import, help and a first sentence cost",
-        "training-speed": "updates per second of architectures",
+        "acceptance": "measure the share of accepted drafted tokens, by setting",
+        "drafts": "count the passes that earlier translations save as drafts",
+        "evaluate": "score models by BLEU, ROUGE or PSNR, with fairseq-generate",
+        "passes": "time a pass, piece by piece",
+        "breakeven": "find from how many tokens a pass drafting pays",
+        "modules": "time what decoders consist of: encoder, decoder, vocabulary",
+        "threads": "measure what several threads, generators and processes give",
+        "workers": "measure what several processes or a cluster give for a corpus",
+        "clients": "measure what clients of serve get, beside translate and Python",
+        "start-up": "measure what an import, help and a first sentence cost",
+        "training-speed": "measure the updates a second of architectures",
     },
     "look": {
-        "trace": "what every pass drafted, accepted and rejected",
-        "ddgviz": "which tokens depend on which",
-        "order": "in which order an architecture writes a target",
+        "trace": "show what every pass drafted, accepted and rejected",
+        "ddgviz": "show which tokens depend on which",
+        "order": "draw in which order an architecture writes a target",
         "gallery": "remake docs/gallery.md, or check it",
-        "analyse": "analyses of texts, scores, benchmarks and traces",
-        "report": "one page of all benchmarks and traces of a folder",
+        "analyse": "analyse texts, scores, benchmarks and traces",
+        "report": "make one page of all benchmarks and traces of a folder",
         "results": "render RESULTS.md from results/*.json",
-        "papers": "every table of the five papers: ours, and how it comes out",
+        "papers": "compare every table of the five papers with ours",
     },
     "make data and models": {
-        "pack": "a model folder of a checkpoint, dictionaries and BPE",
-        "train": "a model by a preset: trains, goes on, averages",
-        "train-drafter": "a drafter for a model folder, from text alone",
-        "import": "a model folder of a model of transformers or Marian",
+        "pack": "make a model folder of a checkpoint, dictionaries and BPE",
+        "train": "train a model by a preset, go on with it, average it",
+        "train-drafter": "train a drafter for a model folder, from text alone",
+        "import": "make a model folder of a model of transformers or Marian",
         "average": "average the last checkpoints of a training run",
-        "shrink": "a small copy of a checkpoint, or of its heads alone",
-        "images": "image files as lines of tokens, and outputs as pictures",
-        "distill": "a data folder with a teacher's translations as targets",
-        "data": "data folders from existing data; steps of scripts/prepare_*.sh",
+        "shrink": "make a small copy of a checkpoint, or of its heads alone",
+        "images": "turn image files into tokens, and outputs into pictures",
+        "distill": "make a data folder with a teacher's translations as targets",
+        "data": "make data folders; the steps of scripts/prepare_*.sh",
     },
 }
 
@@ -76,7 +76,10 @@ COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 def overview() -> str:
     """Return what ``paradec --help`` prints; it fits 80 columns."""
     width = max(len(name) for group in GROUPS.values() for name in group)
-    lines = ["usage: paradec COMMAND ...    (paradec COMMAND --help: its arguments)"]
+    lines = [
+        "usage: paradec COMMAND ...    (paradec COMMAND --help: its arguments)",
+        "       paradec --version      (engine, instruction set and library, too)",
+    ]
     for title, commands in GROUPS.items():
         lines += [f"{title}:", *(f"  {name:{width}}  {text}" for name, text in commands.items())]
     return "\n".join(lines)
@@ -122,7 +125,7 @@ def find(name: str) -> ModuleType:
 def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     """Read the words after ``paradec``; return the subcommand's module, and its arguments."""
     module = find(words[0])
-    parser = argparse.ArgumentParser(prog=f"paradec {words[0]}", description=module.__doc__)
+    parser = arguments.Parser(prog=f"paradec {words[0]}", description=module.__doc__)
     module.declare(parser)
     takes_flags = parser.get_default("flags") is not None
     end = words.index("--") if takes_flags and "--" in words else len(words)

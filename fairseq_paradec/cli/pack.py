@@ -1,8 +1,8 @@
 """Make a model folder of what fairseq left behind: dictionaries, a checkpoint, BPE, a drafter.
 
 paradec translate reads the folder, and it is DATA for fairseq-interactive and fairseq-generate. The
-files are copied, and loaded once to see that they fit each other. With OUT the same as DATA, where
-all files then lie, only paradec.json is written.
+command copies the files, and loads them once to see that they fit each other. With OUT the same as
+DATA, where all files then lie, it writes paradec.json alone.
 """
 
 import argparse

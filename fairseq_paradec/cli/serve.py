@@ -1,8 +1,9 @@
 """Serve translations over HTTP by model folders, and a page that shows how they are made.
 
-LibreTranslate's API (POST /translate), POST /v1/translations with streams, GET /languages, /health,
-/metrics and /docs (docs/serve.md). Sentences that wait are decoded together; an answer is that of
-paradec translate, whatever is decoded beside it. SIGTERM and Ctrl-C finish what was accepted.
+The server has LibreTranslate's API (POST /translate), POST /v1/translations with streams, GET
+/languages, /health, /metrics and /docs (docs/serve.md). Sentences that wait are decoded together;
+an answer is that of paradec translate, whatever is decoded beside it. After SIGTERM or Ctrl-C the
+server finishes what it accepted.
 """
 
 import argparse
@@ -37,22 +38,26 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="a folder that paradec pack made; may be repeated, for other languages",
     )
     add("--host", "the address to listen at; 0.0.0.0: all of this machine")
-    add("--port", "of it; 0: a free one", type=port)
+    add("--port", "its port; 0: a free one", type=port)
     add("--workers", "processes, each with its own models and batches", type=number)
     add("--threads", "decoding threads of a process, which share its weights", type=number)
     add("--cores", "CPU threads of a decoding thread (default: torch's, shared)", type=number)
     add("--batch-size", "sentences decoded together, at most", type=number)
     add("--max-tokens", "source tokens decoded together, at most", type=number)
-    add("--decoding", "of requests that name none (default: as paradec translate)", metavar="D")
-    add("--speed-profile", "keep what auto_fast measured", metavar="FILE")
+    add(
+        "--decoding",
+        "the decoder of requests that name none (default: as paradec translate)",
+        metavar="D",
+    )
+    add("--speed-profile", "a file in which auto_fast keeps what it measured", metavar="FILE")
     add("--max-beam", "the largest beam that a request may ask for", type=number)
     limits = "answered by 413, 503 or 504"
     add("--max-characters", f"of the texts of a request; limits are {limits}", type=number)
     add("--max-body", "bytes of a request", type=number)
     add("--max-waiting", "sentences that wait", type=number)
-    add("--timeout", "seconds of a request, its sending and the answer's too", type=seconds)
+    add("--timeout", "seconds of a request, from its first byte to the answer's last", type=seconds)
     add("--idle", "seconds that a connection is kept open without a request", type=seconds)
-    add("--drain", "seconds in which SIGTERM lets requests be finished", type=seconds)
+    add("--drain", "seconds that requests have to finish after SIGTERM", type=seconds)
     add("--api-key-file", "a key a line; a request needs one of them", type=Path, metavar="FILE")
     parser.add_argument(
         "--allow-origin",

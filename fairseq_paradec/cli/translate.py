@@ -43,7 +43,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
     add("--text", action="append", help="a sentence instead of files; may be repeated")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
-    add("--threads", type=arguments.threads, help="CPU threads (default: as torch)")
+    add("--threads", type=arguments.threads, help="CPU threads (default: torch's)")
     add("--batch-size", type=number, help="sentences decoded together (default: 32)")
     add("--max-tokens", type=number, help="source tokens decoded together (default: 4000)")
     add(

@@ -12,7 +12,7 @@ from prometheus_client import (
     multiprocess,
 )
 
-from ..translator.translator import Translation
+from ..translator.translation import Translation
 from .scheduler import Way
 
 #: Set where several processes count together, in files of this folder.

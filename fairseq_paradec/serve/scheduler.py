@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import UsageError
-from ..translator.translator import End, Translation, Translator, Watch
+from ..translator.translation import End, Translation, Watch
+from ..translator.translator import Translator
 from .fleet import Fleet
 from .settings import Settings
 

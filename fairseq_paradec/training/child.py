@@ -108,10 +108,13 @@ def run(
         0, or the first status that was another.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    with log.open("ab") as stream:
-        stream.write(f"==== {time.strftime('%FT%TZ', time.gmtime())}: ".encode())
-        stream.write(shlex.join(commands[0]).encode() + b"\n")
-        stream.flush()
+    with log.open("ab", buffering=0) as stream:
+        begun = f"==== {time.strftime('%FT%TZ', time.gmtime())}: {shlex.join(commands[0])}\n"
+        try:
+            stream.write(begun.encode())
+        except OSError as error:
+            error.filename = str(log)
+            raise
         follower = Follower(log, updates)
         try:
             for words in commands:

@@ -1,6 +1,5 @@
 """Raw text and a model's own translations of it as a data folder: what a drafter learns from."""
 
-import argparse
 import dataclasses
 import json
 import shutil
@@ -118,20 +117,8 @@ class Subset:
     def __init__(self, data: Path, name: str, dest: Path, translator: "Translator") -> None:
         self.data, self.dest = data, dest
         self.model = str(translator.path / translator.folder.model)
-        wanted = argparse.Namespace(
-            data=data,
-            subset=name,
-            path=self.model,
-            beam=1,
-            lenpen=1.0,
-            batch_size=None,
-            max_tokens=MAX_TOKENS,
-            fp16=False,
-            smoke=False,
-            engine_dtype="fp32",
-            no_loops=False,
-        )
-        self.settings = plan.settings_of(wanted) | {"decoding": "greedy"}
+        request = plan.Request(data, name, self.model, beam=1, max_tokens=MAX_TOKENS)
+        self.settings = plan.settings_of(request) | {"decoding": "greedy"}
         self.sources = plan.load_sources(data, self.settings)
         self.translate = plan.by_number(
             translator.task,

@@ -27,11 +27,15 @@ def environment(threads: int, keeps: bool) -> dict[str, str]:
     return ours | dict(os.environ) | {"OMP_NUM_THREADS": str(threads)}
 
 
+def processors() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cores() -> int:
-    """Return how many cores this process may use; ``OMP_NUM_THREADS`` limits them, as for nproc."""
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many cores threads may take: ``OMP_NUM_THREADS`` limits them, as for nproc."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(mine, int(limit)) if limit.isdecimal() and int(limit) else mine
+    return min(processors(), int(limit)) if limit.isdecimal() and int(limit) else processors()
 
 
 def gpus() -> int:

@@ -4,10 +4,11 @@ import argparse
 import filecmp
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NoReturn
 
+from ..cli.arguments import whole_number
 from ..errors import UsageError, needs, option_error
 from ..files import checksum
 from . import schedule
@@ -20,17 +21,28 @@ LONGEST = 1024
 #: Tasks whose models train with --autocast; the first is what fairseq takes by itself.
 TASKS = ("translation", "image_super_resolution")
 
-#: Flags after -- that others follow.
-_READ = (
-    "encoder-from",
-    "start-from",
-    "base-path",
-    "drafter-attention",
-    "decoder-embed-dim",
-    "task",
-    "lr-scheduler",
-    "update-freq",
-)
+
+@dataclass(frozen=True)
+class Given:
+    """Such of fairseq-train's flags, after ``--``, as others follow; None: not given."""
+
+    encoder_from: str | None
+    start_from: str | None
+    base_path: str | None
+    drafter_attention: str | None
+    decoder_embed_dim: str | None
+    task: str | None
+    lr_scheduler: str | None
+    update_freq: list[int] | None
+    warmup_updates: int | None
+    max_update: int | None
+    max_epoch: int | None
+    max_tokens: int | None
+    batch_size: int | None
+    save_dir: str | None
+    fine_tune_base: bool
+    autocast: bool
+    skip_invalid_size_inputs_valid_test: bool
 
 
 @dataclass(frozen=True)
@@ -120,9 +132,7 @@ def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) 
     return made
 
 
-def _add_length(
-    made: Plan, request: Request, given: argparse.Namespace, found: Settings, image: int
-) -> None:
+def _add_length(made: Plan, request: Request, given: Given, found: Settings, image: int) -> None:
     """Add all that depends on length and batch: the schedule, too."""
     smoke = data()["smoke"]
     kind, count = found.length
@@ -140,23 +150,24 @@ def _add_length(
     pieces = -(-batch // (request.processes * found.piece))
     tokens = max(longest, batch // (request.processes * pieces))
 
-    epochs = int(given.max_epoch or (count if kind == "epochs" else 0))
-    made.updates = int(given.max_update or (count if kind == "updates" else 0))
+    epochs = given.max_epoch or (count if kind == "epochs" else 0)
+    made.updates = given.max_update or (count if kind == "updates" else 0)
     made.length = f"{made.updates} updates"
     if epochs:
         an_epoch = schedule.updates_an_epoch(
             request.data,
-            int(given.max_tokens or tokens),
-            int((given.update_freq or str(pieces)).split(",")[0]),
+            given.max_tokens or tokens,
+            given.update_freq[0] if given.update_freq else pieces,
             request.processes,
             given.batch_size,
+            given.skip_invalid_size_inputs_valid_test,
         )
         made.updates = min(epochs * an_epoch, made.updates or epochs * an_epoch)
         made.length = f"{epochs} epochs (about {made.updates} updates)"
     used = found.flags | ({"lr-scheduler": given.lr_scheduler} if given.lr_scheduler else {})
     made.put(found.flags | schedule.fit(used, made.updates, found.warmup_share), chosen=True)
-    if given.warmup_updates:
-        schedule.check(int(given.warmup_updates), made.updates, made.length)
+    if given.warmup_updates is not None:
+        schedule.check(given.warmup_updates, made.updates, made.length, used["lr-scheduler"])
     made.put({"max-tokens": tokens, "update-freq": pieces}, chosen=True)
     made.add("--seed", request.seed)
     if kind == "epochs":
@@ -176,7 +187,7 @@ def _add_length(
         made.add("--max-valid-steps", 2)
 
 
-def _given(flags: Sequence[str]) -> argparse.Namespace:
+def _given(flags: Sequence[str]) -> Given:
     """Read such of fairseq-train's flags as others follow."""
 
     def refuse(message: str) -> NoReturn:
@@ -184,16 +195,37 @@ def _given(flags: Sequence[str]) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error = refuse  # type: ignore[method-assign]
-    for name in _READ:
-        parser.add_argument(f"--{name}")
-    for name in ("fine-tune-base", "autocast"):
-        parser.add_argument(f"--{name}", action="store_true")
-    for name in ("warmup-updates", "max-update", "max-epoch", "max-tokens", "batch-size"):
-        parser.add_argument(f"--{name}", type=int)
-    return parser.parse_known_args(list(flags))[0]
+    of_type: dict[object, Callable[[str], object]] = {
+        int | None: whole_number,  # 0 updates are endless, to fairseq
+        list[int] | None: _each_whole,
+    }
+    for one in fields(Given):
+        name = f"--{one.name.replace('_', '-')}"
+        if one.type is bool:
+            parser.add_argument(name, action="store_true")
+        elif one.name == "warmup_updates":
+            parser.add_argument(name, type=_from_zero)
+        else:
+            parser.add_argument(name, type=of_type.get(one.type, str))
+    given = Given(**vars(parser.parse_known_args(list(flags))[0]))
+    if given.save_dir is not None:
+        raise UsageError("--: --save-dir stands before --, as the run's own")
+    return given
 
 
-def _start(request: Request, given: argparse.Namespace) -> tuple[str, Path | None]:
+def _from_zero(text: str) -> int:
+    """Read a whole number from 0 up."""
+    if text.isdecimal() and not text.strip("0"):
+        return 0
+    return whole_number(text)
+
+
+def _each_whole(text: str) -> list[int]:
+    """Read --update-freq: a number, or one for each epoch."""
+    return [whole_number(part) for part in text.strip("[]").split(",")]
+
+
+def _start(request: Request, given: Given) -> tuple[str, Path | None]:
     """Return the flag of fairseq-train that names a checkpoint to start from, and that."""
     named = [flag for flag in CHECKPOINTS if getattr(given, flag[2:].replace("-", "_"))]
     if request.start_from is None:
@@ -228,7 +260,7 @@ def _check(
         raise option_error("--processes", request.processes, allowed)
 
 
-def _attention(arch: str, given: argparse.Namespace) -> str:
+def _attention(arch: str, given: Given) -> str:
     """Return the attention of GAD's drafter."""
     usual = "prefix_causal" if arch.startswith("block_nat_fast") else "bidirectional"
     return given.drafter_attention or usual
@@ -282,9 +314,7 @@ def _image_tokens(folder: Path) -> int:
         raise option_error("DATA", str(folder), allowed) from error
 
 
-def _autocast(
-    request: Request, given: argparse.Namespace, gpus: int, pays: Callable[[], bool]
-) -> bool:
+def _autocast(request: Request, given: Given, gpus: int, pays: Callable[[], bool]) -> bool:
     """Return whether products are to be in bfloat16, as far as the flags do not say it already.
 
     Raises:

@@ -1,16 +1,21 @@
 """A run from settings to the averaged model: begun, gone on with, or finished already."""
 
 import contextlib
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..errors import option_error
 from . import child, log, machine
 from .checkpoints import read, repair, vars_of, write_average
 from .folder import AVERAGE, NOT_FLAGS, held, settle
 from .plan import Plan, Request, plan
 from .schedule import languages
+
+#: A disk with fewer bytes is full.
+FULL = 2**20
 
 #: fairseq logs each so many updates.
 LOG_INTERVAL = 10
@@ -34,6 +39,9 @@ def train(request: Request, save_dir: Path | None, threads: int | None = None) -
     """
     threads = threads or max(1, machine.cores() // request.processes)
     gpus = machine.gpus()
+    if not gpus and request.processes > machine.processors():
+        allowed = f"at most {machine.processors()}, the number of CPU cores"
+        raise option_error("--processes", request.processes, allowed)
     made = plan(request, gpus, lambda: _pays(threads))
     with _folder(save_dir) as folder, held(folder, note) as lock:
         try:
@@ -78,9 +86,12 @@ def _train(
         env = machine.environment(threads, "--fairseq-updates" not in flags)
         status = child.run(commands, env, path, lock, signals, made.updates, note)
         if status:
-            tail = path.read_text("utf-8", "replace").splitlines()[-20:]
+            # Of a flag that fairseq does not know, the last line alone says something.
+            tail = path.read_text("utf-8", "replace").splitlines()[-1 if status == 2 else -20 :]
             print("\n".join(tail), file=sys.stderr)
             note(f"fairseq-train failed with status {status}{log_is}")
+            if (free := shutil.disk_usage(folder).free) < FULL:  # the log is cut short, too
+                note(f"the disk of {folder} is full ({free / 1e6:.1f} MB are left)")
             return 1
     if not passing and path.is_file() and log.draw(path, folder / "curve.png"):
         note(f"curve: {folder / 'curve.png'}")

@@ -20,8 +20,11 @@ def fit(flags: Mapping[str, object], updates: int, share: float) -> Flags:
     return fitted
 
 
-def check(warmup: int, updates: int, other: str) -> None:
-    """Refuse a warm-up that does not end before the run."""
+def check(warmup: int, updates: int, other: str, scheduler: object = None) -> None:
+    """Refuse a warm-up that does not end before the run, or that fairseq divides by."""
+    if warmup == 0 and scheduler == "inverse_sqrt":
+        allowed = "a whole number from 1 up (0 with --lr-scheduler polynomial_decay)"
+        raise option_error("--warmup-updates", warmup, allowed)
     if warmup >= updates:
         allowed = (
             f"fewer than the {updates} updates of the run ({other}), as the rate would never reach "
@@ -31,7 +34,12 @@ def check(warmup: int, updates: int, other: str) -> None:
 
 
 def updates_an_epoch(
-    data: Path, tokens: int, pieces: int, processes: int, sentences: int | None = None
+    data: Path,
+    tokens: int,
+    pieces: int,
+    processes: int,
+    sentences: int | None = None,
+    skips: bool = False,
 ) -> int:
     """Return the number of updates of an epoch, nearly: fairseq breaks ties of length by chance.
 
@@ -41,9 +49,11 @@ def updates_an_epoch(
         pieces: of a batch, of each process (--update-freq).
         processes: that share the pieces.
         sentences: at most in a piece (--batch-size).
+        skips: sentences that do not fit are left out.
 
     Raises:
-        UsageError: DATA has no training set, or files that cannot be read.
+        UsageError: DATA has no training set, files that cannot be read, or a sentence that does
+            not fit.
     """
     import numpy as np
     from fairseq.data import data_utils
@@ -53,7 +63,13 @@ def updates_an_epoch(
     source, target = (np.concatenate([_sizes(file) for file in side]) for side in files)
     order = np.lexsort((target, source))
     longest = np.maximum(source, target).astype(np.int64)[order]
-    batches = data_utils.batch_by_size(order, None, longest, tokens, sentences, MULTIPLE)
+    fits = longest <= tokens
+    if not (fits.any() if skips else fits.all()):
+        allowed = f"{longest.max()} at least: DATA's longest sentence has so many tokens"
+        raise option_error("--max-tokens", tokens, allowed)
+    batches = data_utils.batch_by_size(
+        order[fits], None, longest[fits], tokens, sentences, MULTIPLE
+    )
     return max(1, -(-len(batches) // (processes * pieces)))
 
 

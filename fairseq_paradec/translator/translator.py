@@ -1,14 +1,12 @@
 """A loaded model folder: plain text in, plain text out."""
 
 import copy
-import functools
-import re
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -25,52 +23,18 @@ from ..plugin.compat.loading import named
 from ..plugin.tasks import packed_only
 from ..plugin.tasks.loading import load_paths
 from ..plugin.tasks.translation import ParallelDecodingMixin
-from ..records import Pass, PassRecord
 from ..registry import ANY, METHODS, check_models
 from . import model_folder
 from .documents import Document, Text
 from .model_folder import ModelFolder
+from .text_processing import TextProcessing
+from .translation import End, Line, More, Translation, Watch, telling, translation_of
 
 #: Sentences and source tokens in a batch, and lines that are sorted by length together.
 BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
 
-#: Characters of a word after which it is cut, each a token then: BPE takes hours for long words.
-WORD = 10_000
-
 #: Options of more than one text, or of what is printed beside it.
 UNREAD = ("nbest", "print_alignment", "retain_iter_history")
-
-
-class Translation(NamedTuple):
-    """What became of a line.
-
-    Attributes:
-        text: plain text; empty if there is a problem.
-        score: fairseq's of the hypothesis; None if there is a problem.
-        problem: why the line cannot be translated.
-        passes: runs of the decoder that it took part in.
-        accepted: tokens of its draft that the output took, ``</s>`` counted; 0 without a draft.
-        rejected: the draft's other tokens.
-        tokens: of the output, with ``</s>``.
-        others: the next best outputs of a beam search, as plain text, best first.
-    """
-
-    text: str
-    score: float | None
-    problem: str | None
-    passes: int = 0
-    accepted: int = 0
-    rejected: int = 0
-    tokens: int = 0
-    others: tuple[str, ...] = ()
-
-
-#: Is told the passes of a sentence, each as it is done, as a trace has them.
-Watch = Callable[[Pass], None]
-#: Is told what became of a sentence.
-End = Callable[[Translation], None]
-#: Gives up to so many further sentences, each with who is told what became of it.
-More = Callable[[int], Sequence[tuple[str, End]]]
 
 
 class Translator:
@@ -115,13 +79,7 @@ class Translator:
         if self.device.type == "cpu":
             for form, name in self.folder.packed.items():
                 offer(self.models[0], form, path / name)
-        self.tokenizer = self._build_tokenizer(self.folder.source)
-        here = path.absolute()  # subword_nmt would read a name with a dash as a flag
-        files = {name: str(here / file) for name, file in self.folder.bpe_files.items()}
-        bpe = self.folder.bpe
-        self.bpe = (
-            self.task.build_bpe(Namespace(**files | {"_name": bpe, "bpe": bpe})) if bpe else None
-        )
+        self.processing = TextProcessing(path, self.folder, self.task)
         if self.folder.drafter is not None:
             self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
         self._generators: dict[str, Any] = {}
@@ -201,20 +159,26 @@ class Translator:
         earlier = None if drafts is None else iter(drafts)
         if earlier is not None:
             refuse_drafts(generator, generator.config)
-        while window := list(islice(left, buffer_size)):
-            for line in window:
-                if not isinstance(line, str):
-                    raise option_error("translate()", line, "a list of sentences")
+        while texts := list(islice(left, buffer_size)):
+            for text in texts:
+                if not isinstance(text, str):
+                    raise option_error("translate()", text, "a list of sentences")
+            last = first + len(texts)
             for name, some in told_of.items():
-                if some is not None and len(some) < first + len(window):
+                if some is not None and len(some) < last:
                     raise option_error(name, f"{len(some)}", "one for each line of text")
-            given = None if earlier is None else self._drafts(earlier, len(window), first)
-            told = None if watches is None else watches[first : first + len(window)]
-            wait = None if ends is None else ends[first : first + len(window)]
-            yield from self._window(
-                generator, window, first, batch_size, max_tokens, given, others, told, wait, more
+            nothing = [None] * len(texts)
+            window = map(
+                Line,
+                texts,
+                nothing if earlier is None else self._drafts(earlier, len(texts), first),
+                nothing if watches is None else watches[first:last],
+                nothing if ends is None else ends[first:last],
             )
-            first += len(window)
+            yield from self._window(
+                generator, list(window), first, batch_size, max_tokens, others, more
+            )
+            first = last
         if earlier is not None and next(earlier, None) is not None:
             raise option_error("--drafts", f"more than {first} lines", "one for each line of text")
 
@@ -252,171 +216,6 @@ class Translator:
             found = self.results(document.sentences, drafts=known, **options)
             yield document.join([None if one.problem else one.text for one in found])
 
-    def _drafts(self, earlier: Iterator[str], count: int, first: int) -> list[list[int]]:
-        """Return the tokens of the next drafts; ``first``: the number of those before.
-
-        Raises:
-            UsageError: there are fewer, or one is no text.
-        """
-        texts = list(islice(earlier, count))
-        if len(texts) < count:
-            raise option_error(
-                "--drafts", f"{first + len(texts)} lines", "one for each line of text"
-            )
-        for text in texts:
-            if not isinstance(text, str):
-                raise option_error("--drafts", text, "a text for each line")
-        words = self.task.target_dictionary
-        with computing():
-            return [
-                words.encode_line(
-                    self.encode_output(text), add_if_not_exist=False, append_eos=False
-                ).tolist()
-                for text in texts
-            ]
-
-    def _window(
-        self,
-        generator: Any,
-        lines: Sequence[str],
-        first: int,
-        batch_size: int,
-        max_tokens: int,
-        drafts: Sequence[list[int]] | None,
-        others: int,
-        watches: Sequence[Watch | None] | None,
-        ends: Sequence[End] | None,
-        more: More | None,
-    ) -> Iterator[Translation]:
-        """Translate some lines by batches of like length; ``first``: the first one's number."""
-        empty = Translation("", None, "is empty")
-        found = {number: empty for number, line in enumerate(lines) if not line.strip()}
-        numbers = [number for number in range(len(lines)) if number not in found]
-        done = 0
-        symbols = [self.encode(lines[number]) for number in numbers]
-        batches = self.task.batches_of(symbols, self.models, batch_size, max_tokens, self.device)
-        while len(found) < len(lines):
-            with computing():
-                batch = next(batches)
-                places = [numbers[i] for i in batch["id"].tolist()]
-                batch["id"] = torch.tensor(places, device=self.device) + first
-                given: list[list[int]] = [[] for _ in places]
-                if drafts is not None:
-                    batch["drafts"] = given = [drafts[place] for place in places]
-                if watches is not None:
-                    batch["watches"] = [self._telling(watches[place]) for place in places]
-                early: dict[int, Translation] = {}
-                if ends is not None and others == 0:
-                    batch["ends"] = [
-                        partial(self._end, early, place, len(draft), ends[place])
-                        for place, draft in zip(places, given, strict=True)
-                    ]
-                if more is not None and others == 0 and len(places) == len(lines):
-                    batch["more"] = partial(self._more, more)
-                hypos = self.task.inference_step(generator, self.models, batch)
-                found |= early
-                found |= {
-                    place: self._decode(row[0], len(draft), row[1 : 1 + others])
-                    for place, row, draft in zip(places, hypos, given, strict=True)
-                    if place not in early
-                }
-            while done in found:
-                yield found[done]
-                done += 1
-        yield from (found[number] for number in range(done, len(lines)))
-
-    def encode(self, line: str) -> str:
-        """Return the symbols of a line, with spaces between them."""
-        return _split(line, self.tokenizer, None if self.bpe is None else self.bpe.encode)
-
-    def encode_output(self, line: str) -> str:
-        """Return the symbols of a line in the target language, as outputs have them.
-
-        A model may have split a word otherwise than its BPE does.
-        """
-        split = None if self.bpe is None else getattr(self.bpe, "encode_target", self.bpe.encode)
-        return _split(line, self._target_tokenizer, split)
-
-    def _telling(self, watch: Watch | None) -> Callable[[Sequence[PassRecord]], None] | None:
-        """Return the ``Row.watch`` of a Watch: it tells each pass once."""
-        if watch is None:
-            return None
-        told = 0
-
-        def tell(passes: Sequence[PassRecord]) -> None:
-            nonlocal told
-            for one in passes[told:]:
-                watch(one.as_json(self.task.target_dictionary.__getitem__))
-            told = len(passes)
-
-        return tell
-
-    def _end(
-        self,
-        early: dict[int, Translation],
-        place: int,
-        drafted: int,
-        end: End,
-        hypo: dict[str, Any],
-    ) -> None:
-        """Tell what became of the line at a place, and keep it; see ``results`` and ``_decode``."""
-        early[place] = self._decode(hypo, drafted)
-        end(early[place])
-
-    def _more(self, more: More, count: int) -> dict[str, Any] | None:
-        """Return a batch of sentences that enter another one; None: there are none."""
-        told = more(count)
-        if not told:
-            return None
-        batch = self.task.batch_of([self.encode(line) for line, _ in told], self.device)
-        ends = [told[place][1] for place in batch["id"].tolist()]
-        batch["ends"] = [partial(self._tell, end) for end in ends]
-        problems = self.task.problems(self.models, batch["net_input"]["src_tokens"])
-        good = [b for b, problem in enumerate(problems) if problem is None]
-        for end, problem in zip(ends, problems, strict=True):
-            if problem is not None:
-                end(Translation("", None, problem))
-        return select_rows(batch, good, self.task.target_dictionary.pad()) if good else None
-
-    def _tell(self, end: End, hypo: dict[str, Any]) -> None:
-        """Tell what became of a line."""
-        end(self._decode(hypo))
-
-    def _plain(self, hypo: dict[str, Any]) -> str:
-        """Return a hypothesis as plain text."""
-        # A list: of a tensor each token would be several calls of torch.
-        text: str = self.task.target_dictionary.string(hypo["tokens"].tolist())
-        text = text if self.bpe is None else self.bpe.decode(text)
-        return text if self.tokenizer is None else self.tokenizer.decode(text)
-
-    def _decode(
-        self, hypo: dict[str, Any], drafted: int = 0, others: Sequence[dict[str, Any]] = ()
-    ) -> Translation:
-        """Return what became of a line."""
-        if "problem" in hypo:
-            return Translation("", None, hypo["problem"])
-        accepted = 0
-        if drafted > 0:
-            both = zip(hypo["num_accepted"], hypo["given"], strict=True)
-            accepted = sum(count for count, given in both if given)
-        left = max(0, drafted + 1 - accepted) if drafted > 0 else 0
-        score, passes = float(hypo["score"]), int(hypo.get("steps", 0))
-        more = tuple(map(self._plain, others))
-        tokens = len(hypo["tokens"])
-        return Translation(self._plain(hypo), score, None, passes, accepted, left, tokens, more)
-
-    @functools.cached_property
-    def _target_tokenizer(self) -> Any:
-        """The folder's tokenizer for texts in the target language."""
-        return self._build_tokenizer(self.folder.target)
-
-    def _build_tokenizer(self, language: str) -> Any:
-        """Build the folder's tokenizer for texts in a language; None: it has none."""
-        name = self.folder.tokenizer
-        if name is None:
-            return None
-        return self.task.tokenizer_of(name, language, self.folder.target)
-
     @computing()
     def generator(self, options: dict[str, Any], traced: bool = False) -> Any:
         """Return the generator of some options; it is built once, as auto_fast measures once."""
@@ -452,6 +251,119 @@ class Translator:
             return "auto"
         return decoding
 
+    def _drafts(self, earlier: Iterator[str], count: int, first: int) -> list[list[int]]:
+        """Return the tokens of the next drafts; ``first``: the number of those before.
+
+        Raises:
+            UsageError: there are fewer, or one is no text.
+        """
+        texts = list(islice(earlier, count))
+        if len(texts) < count:
+            raise option_error(
+                "--drafts", f"{first + len(texts)} lines", "one for each line of text"
+            )
+        for text in texts:
+            if not isinstance(text, str):
+                raise option_error("--drafts", text, "a text for each line")
+        words = self.task.target_dictionary
+        with computing():
+            return [
+                words.encode_line(
+                    self.encode_output(text), add_if_not_exist=False, append_eos=False
+                ).tolist()
+                for text in texts
+            ]
+
+    def _window(
+        self,
+        generator: Any,
+        lines: Sequence[Line],
+        first: int,
+        batch_size: int,
+        max_tokens: int,
+        others: int,
+        more: More | None,
+    ) -> Iterator[Translation]:
+        """Translate some lines by batches of like length; ``first``: the first one's number."""
+        empty = Translation("", None, "is empty")
+        found = {number: empty for number, line in enumerate(lines) if not line.text.strip()}
+        numbers = [number for number in range(len(lines)) if number not in found]
+        done, words = 0, self.task.target_dictionary.__getitem__
+        symbols = [self.encode(lines[number].text) for number in numbers]
+        batches = self.task.batches_of(symbols, self.models, batch_size, max_tokens, self.device)
+        while len(found) < len(lines):
+            with computing():
+                batch = next(batches)
+                places = [numbers[i] for i in batch["id"].tolist()]
+                batch["id"] = torch.tensor(places, device=self.device) + first
+                here = [lines[place] for place in places]
+                if any(line.draft is not None for line in here):
+                    batch["drafts"] = [line.draft for line in here]
+                if any(line.watch is not None for line in here):
+                    batch["watches"] = [telling(line.watch, words) for line in here]
+                early: dict[int, Translation] = {}
+                if others == 0 and any(line.end is not None for line in here):
+                    batch["ends"] = [
+                        partial(self._end, early, place, line)
+                        for place, line in zip(places, here, strict=True)
+                    ]
+                if more is not None and others == 0 and len(places) == len(lines):
+                    batch["more"] = partial(self._more, more)
+                hypos = self.task.inference_step(generator, self.models, batch)
+                found |= early
+                found |= {
+                    place: translation_of(row[: 1 + others], self._plain, lines[place].draft)
+                    for place, row in zip(places, hypos, strict=True)
+                    if place not in early
+                }
+            while done in found:
+                yield found[done]
+                done += 1
+        yield from (found[number] for number in range(done, len(lines)))
+
+    def encode(self, line: str) -> str:
+        """Return the symbols of a line, with spaces between them."""
+        return self.processing.encode(line)
+
+    def encode_output(self, line: str) -> str:
+        """Return the symbols of a line in the target language, as outputs have them.
+
+        A model may have split a word otherwise than its BPE does.
+        """
+        return self.processing.encode_output(line)
+
+    def _end(
+        self, early: dict[int, Translation], place: int, line: Line, hypo: dict[str, Any]
+    ) -> None:
+        """Tell what became of the line at a place, and keep it; see ``results``."""
+        early[place] = translation_of([hypo], self._plain, line.draft)
+        if line.end is not None:
+            line.end(early[place])
+
+    def _more(self, more: More, count: int) -> dict[str, Any] | None:
+        """Return a batch of sentences that enter another one; None: there are none."""
+        told = more(count)
+        if not told:
+            return None
+        batch = self.task.batch_of([self.encode(line) for line, _ in told], self.device)
+        ends = [told[place][1] for place in batch["id"].tolist()]
+        batch["ends"] = [partial(self._tell, end) for end in ends]
+        problems = self.task.problems(self.models, batch["net_input"]["src_tokens"])
+        good = [b for b, problem in enumerate(problems) if problem is None]
+        for end, problem in zip(ends, problems, strict=True):
+            if problem is not None:
+                end(Translation("", None, problem))
+        return select_rows(batch, good, self.task.target_dictionary.pad()) if good else None
+
+    def _tell(self, end: End, hypo: dict[str, Any]) -> None:
+        """Tell what became of a line."""
+        end(translation_of([hypo], self._plain))
+
+    def _plain(self, hypo: dict[str, Any]) -> str:
+        """Return a hypothesis as plain text."""
+        # A list: of a tensor each token would be several calls of torch.
+        return self.processing.decode(self.task.target_dictionary.string(hypo["tokens"].tolist()))
+
 
 def _check_list(name: str, given: Any, allowed: str) -> None:
     """Refuse one text, or what is no list, in place of a list of texts.
@@ -461,12 +373,3 @@ def _check_list(name: str, given: Any, allowed: str) -> None:
     """
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise option_error(name, given, allowed)
-
-
-def _split(line: str, tokenizer: Any, bpe: Callable[[str], str] | None) -> str:
-    """Tokenise a line and split its words; None: no such step."""
-    line = line.strip()
-    line = line if tokenizer is None else tokenizer.encode(line)
-    if bpe is None:
-        return line
-    return bpe(re.sub(rf"\S{{{WORD},}}", lambda word: " ".join(word[0][:WORD]), line))

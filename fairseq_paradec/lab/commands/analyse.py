@@ -3,7 +3,7 @@
 Texts and scores: the analyses of zhang2020 (IBDecoder), imamura2020 (double-token decoding) and
 xia2022 (repetition), and ROUGE of summaries. Benchmarks: speed-ups by batch, beam, length and
 threads, by sentence, and by stern2018's mean accepted block. Traces: acceptance by position, and
-FLOPs as in santilli2023.
+FLOPs as in santilli2023. Logs of trainings: their losses.
 
 Texts have one sentence per line, or are outputs of fairseq-generate: lines D- (or H-) for
 translations, T- for references, S- for sources. Spaces separate tokens, so analyses that count
@@ -19,7 +19,7 @@ from ...output import printable
 from ..analysis.text_table import table
 from ..measure import documents
 from ..settings import Made
-from . import analyse_flops, analyse_speed, analyse_texts
+from . import analyse_flops, analyse_speed, analyse_texts, analyse_training
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +31,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         name: str, run: Callable[..., Any], text: str, out: bool = True, plugin: bool = False
     ) -> Any:
         """Declare one; ``run`` returns rows, notes, and possibly a text to print after them."""
-        one = commands.add_parser(name, help=text, description=text)
-        one.set_defaults(analysis=run, title=text, plugin=plugin)
+        title = text[0].upper() + text[1:]
+        one = commands.add_parser(name, help=text, description=f"{title}.")
+        one.set_defaults(analysis=run, title=title, plugin=plugin)
         if out:
             one.add_argument(
                 "--out",
@@ -42,7 +43,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
             )
         return one.add_argument
 
-    for module in (analyse_texts, analyse_speed, analyse_flops):
+    for module in (analyse_texts, analyse_speed, analyse_flops, analyse_training):
         module.declare(command)
 
 
@@ -52,6 +53,5 @@ def run(args: argparse.Namespace) -> int:
     text = "\n\n".join([table(rows), "\n".join(notes), *more])
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
-        title = args.title[0].upper() + args.title[1:]
-        documents.save_made(Made(args.argv, args.out, title), notes, rows)
+        documents.save_made(Made(args.argv, args.out, args.title), notes, rows)
     return 0

@@ -77,7 +77,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help=f"other engines on the same checkpoint, too (CPU): {', '.join(PEERS)}, or both with a "
         f"comma (without LIST: {CTRANSLATE2})",
     )
-    add("--busy", action="store_true", help="measure also while others use the machine")
+    add("--busy", action="store_true", help="measure on a busy machine too")
     arguments.declare_table(parser, None, "FILE.json; FILE.md and FILE.png go beside it")
 
 

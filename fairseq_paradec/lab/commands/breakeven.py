@@ -1,10 +1,11 @@
 """Say from how many tokens a pass drafting pays, on this machine.
 
-Decodes for real with a drafter whose passes run and are timed, but whose drafts are replaced by
+The command decodes for real. The drafter's passes run and are timed, but its drafts are replaced by
 greedy search's own tokens, each right at a chosen rate. So a model's size, an engine and a dtype
 tell how good a drafter must be before there is one. Every time is compared with greedy search in
 the same engine and dtype, in interleaved rounds. The model is a checkpoint with a drafter, or
-random weights of a known size with random drafters. One sentence at a time, on the CPU.
+random weights of a known size with random drafters. Sentences are decoded one at a time, on the
+CPU.
 """
 
 import argparse

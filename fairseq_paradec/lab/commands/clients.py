@@ -1,9 +1,10 @@
 """Measure what clients of paradec serve get, beside the same sentences without a server.
 
-Many clients stand beside paradec translate --batch-size 32, one beside a call in Python, requests
-that come at random at 70% of what the server can do beside their median, and texts typed word by
-word, each with the last translation as its prediction, beside greedy search. Server and clients are
-on this machine; the measurements alternate.
+The command compares many clients with paradec translate --batch-size 32, and one client with a call
+in Python. It compares the slowest requests with their median, where requests come at random at 70%
+of what the server can do. And it compares texts typed word by word, each with the last translation
+as its prediction, with greedy search. Server and clients are on this machine; the measurements
+alternate.
 """
 
 import argparse
@@ -22,14 +23,18 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, arguments.whole_number
     add("file", metavar="FILE", type=Path, help="plain text, a sentence a line")
     add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
-    add("--decoding", metavar="D", help="everywhere but greedy's (default: as paradec translate)")
-    add("--clients", type=number, default=32, help="at once (default: 32)")
-    add("--limit", type=number, default=1024, help="lines; again and again (default: 1024)")
+    add(
+        "--decoding",
+        metavar="D",
+        help="but for greedy search's row (default: as paradec translate)",
+    )
+    add("--clients", type=number, default=32, help="clients at once (default: 32)")
+    add("--limit", type=number, default=1024, help="lines, sent again and again (default: 1024)")
     add("--alone", type=number, default=200, help="lines of one client (default: 200)")
     add("--typed", type=number, default=20, help="lines that are typed (default: 20)")
     add("--threads", type=arguments.threads, default=1, help="of each process (default: 1)")
     add("--rounds", type=number, default=5, help="(default: 5)")
-    add("--busy", action="store_true", help="measure though others use the machine; it is noted")
+    add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
     arguments.declare_table(parser, "Clients of a server")
 
 

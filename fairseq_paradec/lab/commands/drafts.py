@@ -1,8 +1,8 @@
 """Count what earlier translations save as drafts (translate --drafts), where texts change.
 
 Each line of FILE is typed word by word, has one word changed, or stays as it is; the translation of
-the text before is the draft. The table has passes by decoder with drafts and without. Passes do not
-depend on what else the machine does; times, with --rounds, do.
+the text before is the draft. The table has the passes of each decoder, with drafts and without.
+Passes do not depend on what else the machine does; times, with --rounds, do.
 """
 
 import argparse

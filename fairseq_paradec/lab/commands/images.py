@@ -1,8 +1,8 @@
-"""Image files as lines for fairseq-interactive, and fairseq's outputs as pictures.
+"""Turn image files into lines for fairseq-interactive, and fairseq's outputs into pictures.
 
 `tokens` prints the intensities of image files, a line each. `compare` reads what fairseq-generate
-printed for a data folder of images, shows each input beside two outputs (Stern et al. 2018,
-supplement), and prints each system's PSNR and, given the decoders' reports, their mean accepted
+printed for a data folder of images, and shows each input beside two outputs (Stern et al. 2018,
+supplement). It prints each system's PSNR and, given the decoders' reports, their mean accepted
 block. Give greedy search first: the other systems are compared with the first.
 """
 
@@ -262,7 +262,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, action: Callable[..., int], text: str) -> Callable[..., Any]:
-        one = commands.add_parser(name, help=text, description=text)
+        one = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
         one.set_defaults(action=action, plugin=False)
         return one.add_argument
 

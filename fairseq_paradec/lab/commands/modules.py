@@ -1,8 +1,8 @@
 """Measure where decoders' time goes, in milliseconds per sentence and module.
 
-Xia et al. 2022, Table 7, for any decoder of this package. Sentences are decoded one by one, warm,
-and decoders take turns at each sentence. The clocks inside the decoder slow it down a little: use
-``paradec benchmark`` to compare speed.
+This is Table 7 of Xia et al. 2022, for any decoder of this package. Sentences are decoded one by
+one, warm, and decoders take turns at each sentence. The clocks inside the decoder slow it down a
+little: paradec benchmark compares speed.
 """
 
 import argparse

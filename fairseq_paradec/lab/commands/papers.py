@@ -1,7 +1,7 @@
-"""Every numbered table and figure of the five papers: where ours is, and whether it comes out.
+"""List every numbered table and figure of the five papers: where ours is, and whether it comes out.
 
-Without ROW all rows are listed with their verdicts. With ROW its commands are run: on DATA and
-the models of --path and --drafter-path, or on those that papers.toml names. --page writes
+Without ROW all rows are listed with their verdicts. With ROW its commands are run: on DATA and the
+models of --path and --drafter-path, or on those that papers.toml names. --page writes
 docs/papers.md from papers.toml and results/*.json.
 """
 

@@ -1,11 +1,11 @@
 """Say what a pass costs on this machine, and how far that is from what it could cost.
 
-Times the decoder's pass over chunks of several lengths (torch's also piece by piece), the encoder,
-a drafter's pass, prediction heads, and for comparison whole searches, fairseq's and CTranslate2's
-among them; in one engine or several, in interleaved rounds. Beside them stands the least that each
-can take: what it reads over the machine's bandwidth, or what it computes over the machine's peak,
-both measured in the same rounds. The model is a checkpoint, or random weights of a known size: a
-pass takes as long. On the CPU.
+The command times the decoder's pass over chunks of several lengths (torch's also piece by piece),
+the encoder, a drafter's pass, prediction heads and, for comparison, whole searches, fairseq's and
+CTranslate2's among them. Engines take turns, in interleaved rounds. Beside each time stands the
+least that the part can take: what it reads over the machine's bandwidth, or what it computes over
+the machine's peak, both measured in the same rounds. The model is a checkpoint, or random weights
+of a known size: a pass takes as long. All runs on the CPU.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Make one page of all benchmarks, tables and traces of a folder.
 
-Reads every ``*.json`` and ``*.jsonl`` in the folder (not below it) that a measuring command,
-``--trace-file`` or ``--stats-file`` wrote. The page needs no other file and no network, and the
-same files give the same bytes.
+The command reads every *.json and *.jsonl in the folder (not below it) that a measuring command,
+--trace-file or --stats-file wrote. The page needs no other file and no network, and the same files
+give the same bytes.
 """
 
 import argparse

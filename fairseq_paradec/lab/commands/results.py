@@ -1,6 +1,6 @@
 """Render RESULTS.md, and a page for each result, from JSON files of measuring commands.
 
-Pages are not edited by hand: ``--check`` fails if one differs from its JSON file.
+Nobody edits these pages by hand: --check fails if one differs from its JSON file.
 """
 
 import argparse

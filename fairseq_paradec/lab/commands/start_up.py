@@ -1,7 +1,7 @@
 """Measure what a start costs: an import, help, loading a model, a first sentence.
 
-Each runs in a process of its own. The processor's time is what counts: other work on the machine
-hardly changes it, but for a core that two threads share. The processes alternate.
+Each runs in a process of its own, and the processes alternate. The processor's time counts: other
+work on the machine hardly changes it, unless two threads share a core.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add("--text", default="A dog runs.", help="the sentence (default: %(default)s)")
     add("--rounds", type=arguments.whole_number, default=5, help="(default: 5)")
-    add("--busy", action="store_true", help="measure though others use the machine; it is noted")
+    add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
     arguments.declare_table(parser, "Start-up")
 
 

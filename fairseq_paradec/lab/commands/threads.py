@@ -1,7 +1,7 @@
 """Say what more cores give: one generator on several threads, or several generators.
 
-Generators with one thread each stand in threads of one process, where they share the weights, or in
-processes. All decode the same sentences, one at a time, in interleaved rounds. On the CPU.
+Generators with one thread each run in threads of one process, where they share the weights, or in
+processes. All decode the same sentences, one at a time, in interleaved rounds, on the CPU.
 """
 
 import argparse
@@ -24,11 +24,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "gad with --drafter-path, on the native engine in fp32 and int8)",
     )
     numbers = arguments.whole_numbers
-    add("--threads", type=numbers, default=[2], help="besides 1, with commas (default: 2)")
+    add("--threads", type=numbers, default=[2], help="numbers besides 1, with commas (default: 2)")
     add("--subset", default="test", help="(default: test)")
-    add("--sentences", type=number, default=200, help="at most so many (default: 200)")
+    add("--sentences", type=number, default=200, help="how many at most (default: 200)")
     add("--rounds", type=number, default=5, help="(default: 5)")
-    add("--busy", action="store_true", help="measure though others use the machine; it is noted")
+    add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
     arguments.declare_table(parser, "Threads and processes")
 
 

@@ -1,7 +1,7 @@
 """Show what every pass of a decoder drafted, accepted and rejected, or the tokens of each step.
 
-Reads what ``--trace-file`` of fairseq-generate wrote, for any method, sentence by sentence. Several
-files of the same sentences, such as one per method, are shown side by side.
+The command reads what --trace-file of fairseq-generate wrote, for any method, sentence by sentence.
+Several files of the same sentences, such as one per method, are shown side by side.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Say what more workers give: a corpus by the single process, and in parts by several workers.
+"""Say what more workers give: a corpus by one process, and in parts by several workers.
 
-Each way is the whole command, from its start to its end, and the same for one line: its start. All
-alternate, on an idle machine.
+Each way is the whole command, from its start to its end. The same command for one line tells what
+its start takes. The ways alternate, on an idle machine.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add("--cluster", metavar="ADDRESS", help="by as many workers of this Ray cluster, too")
     add("--rounds", type=arguments.whole_number, default=3, help="(default: 3)")
-    add("--busy", action="store_true", help="measure though others use the machine")
+    add("--busy", action="store_true", help="measure on a busy machine too")
     arguments.declare_table(parser, "Workers on a corpus")
 
 

@@ -39,7 +39,7 @@ def check_out(path: Path) -> None:
     """Refuse an ``--out`` that cannot be written, before any work; make its folder.
 
     Raises:
-        UsageError: it is a folder, or lies in one that cannot be made.
+        UsageError: it is a folder, or lies in one that cannot be made or written to.
     """
     if path.is_dir():
         raise option_error("--out", str(path), "a file, not a folder")
@@ -48,6 +48,8 @@ def check_out(path: Path) -> None:
     except OSError as error:
         allowed = f"a file in a folder that can be made ({error.strerror})"
         raise option_error("--out", str(path), allowed) from error
+    if not os.access(path.parent, os.W_OK):
+        raise option_error("--out", str(path), "a file in a folder that can be written to")
 
 
 def write(path: Path, text: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ... import files
-from ...translator.translator import Translation, Translator
+from ...translator.translation import Translation
+from ...translator.translator import Translator
 from ..settings import Made
 from . import documents
 

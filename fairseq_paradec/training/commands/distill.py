@@ -1,11 +1,12 @@
-"""A data folder whose targets are a teacher's translations: sequence-level distillation.
+"""Make a data folder whose targets are a teacher's translations: sequence-level distillation.
 
-Translates the training sources with beam search (fairseq's outputs, by faster passes where there is
-one plain Transformer). Results do not depend on the number of workers, nor on interruptions: the
-same command goes on where it was stopped or killed.
+The command translates the training sources with beam search. Outputs are fairseq's, and passes are
+faster where there is one plain Transformer. Results do not depend on the number of workers, nor on
+interruptions: the same command goes on where it was stopped or killed.
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 from functools import partial
@@ -84,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
             raise option_error("--path", path, "a teacher's checkpoint")
     if args.max_tokens is None and args.batch_size is None:
         args.max_tokens = 2000
-    settings = plan.settings_of(args)
+    names = [field.name for field in dataclasses.fields(plan.Request)]
+    settings = plan.settings_of(plan.Request(**{name: getattr(args, name) for name in names}))
     with parts.locked(args.dest, "DEST"), machines.stopped_softly("paradec distill"):
         parts.begin(args.dest, settings, "DEST", plan.FILES)
         if (args.dest / merge.REPORT).is_file():

@@ -1,8 +1,8 @@
 """Make a small, shareable copy of a fairseq checkpoint, or of its blockwise heads alone.
 
-Weights are stored as fp16 (fairseq copies them into an fp32 model when loading); optimizer, other
-training state and paths of the training machine are dropped. The configuration becomes plain dicts
-and lists, which ``torch.load`` accepts in its safe mode.
+Weights are stored as fp16; fairseq copies them into an fp32 model when it loads them. The
+optimizer, other training state and paths of the training machine are dropped. The configuration
+becomes plain dicts and lists, which torch.load accepts in its safe mode.
 """
 
 import argparse

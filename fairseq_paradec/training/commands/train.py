@@ -60,13 +60,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = AFTER
     add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", type=Path, help="a folder that fairseq-preprocess made")
-    add("--save-dir", metavar="DIR", type=Path, help="where the model is written")
+    add("--save-dir", metavar="DIR", type=_named, help="where the model is written")
     add("--preset", choices=PRESETS, default="base", help="size and settings (default: base)")
     add("--arch", metavar="NAME", default="transformer", help="(default: transformer)")
     add("--start-from", metavar="FILE", type=Path, help="the trained model to start from")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=number, help="how long: a checkpoint after each epoch")
-    length.add_argument("--updates", type=number, help="or so: one after each hundredth, too")
+    length.add_argument(
+        "--epochs", type=number, help="the length in epochs, with a checkpoint after each"
+    )
+    length.add_argument(
+        "--updates", type=number, help="or in updates, with one after each hundredth of it, too"
+    )
     add(
         "--average",
         type=number,
@@ -74,7 +78,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="the last N checkpoints are kept and averaged (default: the preset's)",
     )
     add("--seed", type=number, default=1, help="(default: 1)")
-    add("--threads", type=number, help="of each process on a CPU (default: the cores shared out)")
+    threads = "of each process on a CPU (default: the cores shared out)"
+    add("--threads", type=arguments.threads, help=threads)
     add(
         "--processes",
         type=number,
@@ -94,6 +99,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="a try-out: 20 updates on batches of 128 tokens (longer sentences are left out) or of "
         "one image, 2 checkpoints averaged; without --save-dir in a temporary folder",
     )
+
+
+def _named(text: str) -> Path:
+    """Read a folder's path; an empty one, of a shell's unset variable, would be this folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("got ''; allowed: a folder's path")
+    return Path(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,9 +1,9 @@
 """Train a drafter for a model folder from text in its source language alone.
 
-The model translates the text greedily, a drafter on its encoder learns these translations, and the
-folder gets it as drafter.pt: paradec translate uses it at once, with --decoding assisted (block:
-gad) and, where it pays, auto_fast. One line in ten, at most 200, is held out to count the drafted
-tokens that the model accepts. Stopped or killed, the same command goes on where it was.
+The model translates the text greedily, and a drafter on its encoder learns these translations. The
+folder gets it as drafter.pt. paradec translate then uses it with --decoding assisted (of --kind
+block: gad) and, where it pays, auto_fast. One line in ten, at most 200, is held out to count the
+drafted tokens that the model accepts. After a stop or a kill the same command goes on.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=number, default=1, help="(default: 1)")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
-    add("--threads", type=number, help="CPU threads (default: as torch)")
+    add("--threads", type=arguments.threads, help="CPU threads (default: torch's)")
 
 
 def run(args: argparse.Namespace) -> int:

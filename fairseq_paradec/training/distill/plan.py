@@ -5,12 +5,12 @@ translation to the last bit, for any number of workers and interruptions. A part
 its file has one JSON line for each.
 """
 
-import argparse
 import json
 import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,24 @@ BATCHES = 8
 
 #: Settings that are checksums of files, and the flags of these files.
 FILES = {"data": "DATA", "languages": "DATA", "teachers": "--path"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The translations that a user asks for."""
+
+    data: Path
+    subset: str
+    path: str  # of the teachers, with os.pathsep between them
+    beam: int
+    lenpen: float = 1.0
+    batch_size: int | None = None
+    max_tokens: int | None = None
+    fp16: bool = False
+    smoke: bool = False  # a try-out of some sentences
+    engine_dtype: str = "fp32"
+    no_loops: bool = False
+
 
 #: From numbers of sentences to their best translations, without ``</s>``.
 Translate = Callable[[list[int]], list[list[int]]]
@@ -70,29 +88,29 @@ def _stem(piece: str, pair: Sequence[str]) -> str:
     return f"{piece}.{pair[0]}-{pair[1]}.{pair[0]}"
 
 
-def settings_of(args: argparse.Namespace) -> dict[str, Any]:
+def settings_of(request: Request) -> dict[str, Any]:
     """Return all settings of the translations, with checksums of files."""
-    pair = languages(args.data, args.subset)
-    files = [args.data / f"dict.{language}.txt" for language in pair]
-    for path in source_paths(args.data, args.subset, pair):
+    pair = languages(request.data, request.subset)
+    files = [request.data / f"dict.{language}.txt" for language in pair]
+    for path in source_paths(request.data, request.subset, pair):
         files += [path.with_name(path.name + end) for end in (".bin", ".idx")]
     for path in files:
         if not path.is_file():
-            raise UsageError(f"DATA: got '{args.data}', in which {path.name} is missing")
+            raise UsageError(f"DATA: got '{request.data}', in which {path.name} is missing")
     return {
-        "subset": args.subset,
+        "subset": request.subset,
         "languages": list(pair),
         "data": {path.name: checksum(path) for path in files},
-        "teachers": [checksum(Path(path)) for path in args.path.split(os.pathsep)],
-        "beam": args.beam,
-        "lenpen": args.lenpen,
-        "batch-size": args.batch_size,
-        "max-tokens": args.max_tokens,
-        "fp16": args.fp16,
-        "smoke": args.smoke,
+        "teachers": [checksum(Path(path)) for path in request.path.split(os.pathsep)],
+        "beam": request.beam,
+        "lenpen": request.lenpen,
+        "batch-size": request.batch_size,
+        "max-tokens": request.max_tokens,
+        "fp16": request.fp16,
+        "smoke": request.smoke,
         # Folders that were begun before these settings existed have none.
-        **({} if args.engine_dtype == "fp32" else {"engine-dtype": args.engine_dtype}),
-        **({"no-loops": True} if args.no_loops else {}),
+        **({} if request.engine_dtype == "fp32" else {"engine-dtype": request.engine_dtype}),
+        **({"no-loops": True} if request.no_loops else {}),
     }
 
 
