@@ -279,6 +279,8 @@ def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
     given = ("analyse", "blocks", path, "--out", out, "--plot", plot)
     assert run(capsys, *given)[0] == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
+    assert run(capsys, *given[:-1], plot.with_suffix(".svg"))[0] == 0
+    assert b"<svg" in plot.with_suffix(".svg").read_bytes()
     table = json.loads(out.read_text(encoding="utf-8"))
     assert table["rows"][2] == {
         "decoder": "regular 4",
@@ -294,6 +296,7 @@ def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
     for arguments, words in (
         ([write(tmp_path / "bad.json", json.dumps(doctored))], "numbers of samples than rounds"),
         ([path, path], "'Made up' is twice"),
+        ([path, "--plot", tmp_path / "b.gif"], "a name that ends in"),
     ):
         assert words in refused(capsys, "analyse", "blocks", *arguments)
 

@@ -53,8 +53,9 @@ def read_records(path: str) -> Iterator[Record]:
 
 def blocks(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     """Compare speed-up with mean accepted block, and draw both for ``--plot``."""
-    if args.plot is not None and args.plot.suffix != ".png":
-        raise option_error("--plot", str(args.plot), "a name that ends in .png")
+    if args.plot is not None:
+        args.plot.parent.mkdir(parents=True, exist_ok=True)
+        check_picture("--plot", str(args.plot))
     points: dict[str, list[BlockPoint]] = {}
     settings = []
     for path in args.benchmark:
@@ -86,7 +87,6 @@ def blocks(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     if args.plot is not None:
         from ..analysis.benchmark_plot import draw_blocks  # matplotlib takes a second to load
 
-        args.plot.parent.mkdir(parents=True, exist_ok=True)
         draw_blocks(points, args.plot)
     return rows, [
         *settings,
@@ -163,7 +163,7 @@ def declare(command: Callable[..., Any]) -> None:
     add(
         "--plot",
         type=Path,
-        metavar="FILE.png",
+        metavar="FILE.{png,svg}",
         help="draw it; labels that differ only in their last number (both 4, both 8) make a line",
     )
 
