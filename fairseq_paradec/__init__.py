@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Import without garbage collections: they take an eighth of a start, and find nothing."""
+    """Import and load without garbage collections, which would find nothing, at each start."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -130,17 +130,19 @@ def load(folder: str | os.PathLike[str], device: str = "cpu") -> "Translator":
     Raises:
         UsageError: it is no model folder, or its files do not fit each other.
     """
-    register()
     from pathlib import Path
 
     from .errors import option_error
-    from .translator.translator import Translator
 
     if not isinstance(folder, (str, os.PathLike)):
         raise option_error("load()", folder, "the path of a model folder")
     if str(device).partition(":")[0] not in ("cpu", "cuda"):
         raise option_error("device", device, "cpu or cuda")
-    return Translator(Path(folder), device=device)
+    register()
+    with _uncollected():
+        from .translator.translator import Translator
+
+        return Translator(Path(folder), device=device)
 
 
 def _is_command_line() -> bool:

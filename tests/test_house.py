@@ -152,6 +152,35 @@ def test_below_the_commands_settings_are_typed(room: str) -> None:
                 assert "Namespace" not in given, f"{path}: {node.name}({given})"
 
 
+#: Files that start processes, and what for (docs/design.md).
+STARTS_PROCESSES = {
+    "engine/native/building.py": "the compiler",
+    "lab/commands/gallery.py": "the commands that its page shows",
+    "lab/commands/start_up.py": "what it times",
+    "lab/commands/workers.py": "what it times",
+    "lab/measure/clients.py": "what it times",
+    "lab/measure/evaluate.py": "fairseq-generate",
+    "lab/measure/update_speed.py": "the updates of an older checkout",
+    "training/child.py": "fairseq-train",
+}
+
+
+def test_no_command_calls_another() -> None:
+    """Only ``paradec papers ROW`` runs commands, as a user would type them."""
+    started = {
+        path.relative_to(PLUGIN).as_posix()
+        for path in PLUGIN.rglob("*.py")
+        if "subprocess" in packages(path)
+    }
+    assert started == STARTS_PROCESSES.keys()
+    callers = {
+        path.relative_to(PLUGIN).as_posix()
+        for path in PLUGIN.rglob("*.py")
+        if ("cli", "main", "main") in imports(path, PLUGIN)
+    }
+    assert callers == {"__main__.py", "lab/commands/papers.py"}
+
+
 def test_no_test_imports_another() -> None:
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -46,14 +46,32 @@ def python(code: str, *args: object) -> str:
     return commands.succeed(done).stdout.splitlines()[-1]
 
 
-def test_a_first_translation_loads_nothing_that_it_does_not_need() -> None:
-    code = f"""
+@pytest.fixture(scope="module")
+def first() -> dict[str, list[str]]:
+    """What a first translation loads, and of which addresses it asks the network."""
+    code = """
+asked = []
+sys.addaudithook(lambda event, args: asked.append(f"{event} {args}")
+    if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo") else None)
 sys.argv[0] = "paradec"
 from fairseq_paradec.cli.main import main
 assert main(sys.argv[1:]) == 0
-print({LOADED})"""
-    loaded = set(json.loads(python(code, "translate", "--model", DEMO, "--text", "A dog runs.")))
+loaded = sorted({name.partition(".")[0] for name in sys.modules})
+print(json.dumps({"loaded": loaded, "asked": asked}))"""
+    words = ("translate", "--model", DEMO, "--text", "A dog runs.")
+    found: dict[str, list[str]] = json.loads(python(code, *words))
+    return found
+
+
+def test_a_first_translation_loads_nothing_that_it_does_not_need(
+    first: dict[str, list[str]],
+) -> None:
+    loaded = set(first["loaded"])
     assert {"fairseq", "torch", "sacremoses"} <= loaded and not loaded & HEAVY
+
+
+def test_a_model_folder_loads_without_network(first: dict[str, list[str]]) -> None:
+    assert first["asked"] == []
 
 
 def test_an_import_loads_nothing_that_it_does_not_need() -> None:

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 
 import pytest
 from support.browser import chromium
@@ -150,6 +151,22 @@ def test_the_pages_numbers_are_those_of_the_files(folder, capsys):
     said = [f"left out: {line.replace(': ', ', ', 1)}" for line in left]
     assert printed.splitlines() == [*said, f"{out}: 2 results, 3 traces or statistics"]
     assert "<title>Report of made &amp; &quot;so&quot;</title>" in page
+
+
+def test_records_of_the_first_version_are_read(tmp_path, capsys):
+    """They do not say what was promised."""
+    for name in ("stats", "trace"):
+        shutil.copy(
+            ROOT / "tests" / "fixtures" / f"version1.{name}.jsonl", tmp_path / f"{name}.jsonl"
+        )
+    status, printed, _ = run(capsys, "trace", tmp_path / "trace.jsonl", "--color", "never")
+    assert status == 0 and "   1 V  [Zwei]  ~ende~  ~e~     ~e~\n" in printed
+    assert run(capsys, "report", tmp_path)[0] == 0
+    rows = grid((tmp_path / "report.html").read_text("utf-8"), "Traces and statistics")
+    assert [row[:6] for row in rows[1:]] == [
+        ["stats.jsonl", "hgj", "not recorded", "1", "7", "7"],
+        ["trace.jsonl", "hgj", "not recorded", "1", "7", "7"],
+    ]
 
 
 @pytest.mark.slow

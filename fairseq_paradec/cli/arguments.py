@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from .. import extras
 from ..config import LARGEST
@@ -20,6 +21,16 @@ MOST_THREADS = 1024
 
 #: Sizes of random weights; see lab/measure/passes/models.py.
 ARCH_SIZES = ("tiny", "small", "base", "big", "nllb-600m", "nllb-3.3b")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose messages about choices are as all others, in every version of Python."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse; only the words differ."""
+        if action.choices is not None and value not in action.choices:
+            allowed = ", ".join(map(str, action.choices))
+            raise argparse.ArgumentError(action, f"got {value!r}; allowed: {allowed}")
 
 
 def whole_number(text: str) -> int:

@@ -125,7 +125,7 @@ def find(name: str) -> ModuleType:
 def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     """Read the words after ``paradec``; return the subcommand's module, and its arguments."""
     module = find(words[0])
-    parser = argparse.ArgumentParser(prog=f"paradec {words[0]}", description=module.__doc__)
+    parser = arguments.Parser(prog=f"paradec {words[0]}", description=module.__doc__)
     module.declare(parser)
     takes_flags = parser.get_default("flags") is not None
     end = words.index("--") if takes_flags and "--" in words else len(words)

@@ -31,8 +31,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         name: str, run: Callable[..., Any], text: str, out: bool = True, plugin: bool = False
     ) -> Any:
         """Declare one; ``run`` returns rows, notes, and possibly a text to print after them."""
-        one = commands.add_parser(name, help=text, description=text)
-        one.set_defaults(analysis=run, title=text, plugin=plugin)
+        title = text[0].upper() + text[1:]
+        one = commands.add_parser(name, help=text, description=f"{title}.")
+        one.set_defaults(analysis=run, title=title, plugin=plugin)
         if out:
             one.add_argument(
                 "--out",
@@ -52,6 +53,5 @@ def run(args: argparse.Namespace) -> int:
     text = "\n\n".join([table(rows), "\n".join(notes), *more])
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
-        title = args.title[0].upper() + args.title[1:]
-        documents.save_made(Made(args.argv, args.out, title), notes, rows)
+        documents.save_made(Made(args.argv, args.out, args.title), notes, rows)
     return 0

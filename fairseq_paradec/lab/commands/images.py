@@ -262,7 +262,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, action: Callable[..., int], text: str) -> Callable[..., Any]:
-        one = commands.add_parser(name, help=text, description=text)
+        one = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
         one.set_defaults(action=action, plugin=False)
         return one.add_argument
 

@@ -1,8 +1,8 @@
 """Split sentence pairs into train, valid and test by a hash of their English side.
 
-Reads lines ENGLISH TAB OTHER (further columns are left out) and writes DIR/{train,valid,test}.LANG.
-All translations of an English sentence go to one split, which depends on the sentence alone. Valid
-and test hold one translation of each, always the same one.
+The step reads lines ENGLISH TAB OTHER, without further columns, and writes
+DIR/{train,valid,test}.LANG. All translations of an English sentence go to one split, which depends
+on the sentence alone. Valid and test hold one translation of each, always the same one.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Extract the text of the two markup formats of parallel corpora.
 
-sgm FILE                        the <seg>s of a WMT test set, one per line, to standard output
-tmx FILE LANG LANG OUT OUT      the sentence pairs of a translation memory (may be gzipped)
+`sgm FILE` prints the <seg>s of a WMT test set, one a line. `tmx FILE LANG LANG OUT OUT` writes the
+sentence pairs of a translation memory, which may be gzipped.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Two steps of the data recipes on files of sentence pairs: clean raw text, filter training pairs.
+"""Clean raw text, or filter training pairs: two steps of the data recipes on files of pairs.
 
-clean   one line per sentence and plain spaces only, so that every later tool counts the same lines
-filter  drop pairs that are empty, too long, or too different in length, by the first two files;
-        the other two (the raw text) lose the same lines
+`clean` leaves one line a sentence and plain spaces only, so that every later tool counts the same
+lines. `filter` drops pairs that are empty, too long, or too different in length, by the first two
+files; the other two (the raw text) lose the same lines.
 """
 
 import argparse
