@@ -11,12 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import httptools
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors import Multiprocess
 
 from ..errors import UsageError, option_error
@@ -27,125 +25,28 @@ from .settings import Settings
 #: The environment's variable by which workers are told the settings.
 TOLD = "PARADEC_SERVE"
 
-#: Bytes of a request's head, at most.
-MOST_HEAD = 1 << 16
 
-#: Bytes that are parsed at once; so many small requests wait in memory that these have, at most.
-PIECE = 1 << 12
+class Connection(H11Protocol):
+    """uvicorn's, which is closed if for ``config.timeout_keep_alive`` seconds no request begins.
 
-
-class _Flow(FlowControl):
-    """Whether a connection is read; while it is held, no request that is answered reads on."""
-
-    held = False
-
-    def resume_reading(self) -> None:
-        """Read on."""
-        if not self.held:
-            super().resume_reading()
-
-
-class Connection(HttpToolsProtocol):
-    """uvicorn's, with limits and an order that its own does not have.
-
-    It is closed if for ``config.timeout_keep_alive`` seconds no request begins, the first one and
-    one whose head comes byte by byte among them; and if head, trailers and sizes of chunks have
-    ``MOST_HEAD`` bytes more than eight times the body's. What comes while a request waits for the
-    answer to another is neither parsed nor read on. A wrong request is refused behind the answers
-    to those before it. One that asks for another protocol is answered in this one.
+    uvicorn's own waits without end for the first one, and for one whose head comes byte by byte.
     """
 
-    flow: _Flow
     _end: asyncio.TimerHandle | None = None
-    _head = 0  # bytes of the request so far, less eight for each of its body
-    _fault = ""  # why nothing is parsed any more
-    _goes_on = False  # whether the parser reads the head of a request again
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a request."""
         super().connection_made(transport)  # type: ignore[arg-type]
-        self.flow = _Flow(transport)  # type: ignore[arg-type]
-        self._unread = bytearray()
         self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Read on."""
-        self._unread += data
-        self._parse()
-
-    def _parse(self) -> None:
-        """Parse what has come, until a request waits for the answer to another."""
-        while self._unread and not (self.pipeline or self._fault or self.transport.is_closing()):
-            self._unset_keepalive_if_required()
-            piece = bytes(self._unread[:PIECE])
-            del self._unread[:PIECE]
-            self._head += len(piece)
-            try:
-                self.parser.feed_data(piece)
-            except httptools.HttpParserUpgrade as upgrade:
-                self._unread[:0] = piece[upgrade.args[0] :]
-                self._go_on()
-            except httptools.HttpParserError:
-                self._fault = "The request is no HTTP."
-            if self._head > MOST_HEAD:
-                self._fault = f"The head has more than {MOST_HEAD} bytes."
-        held, self.flow.held = self.flow.held, bool(self._unread or self._fault)
-        if self.flow.held:
-            self.flow.pause_reading()
-        elif held and not self.pipeline:
-            self.flow.resume_reading()
-        if self._fault and not self.pipeline and not self.transport.is_closing():
-            one = self.cycle
-            if one is None or one.response_complete or one.more_body:  # else it is answered first
-                self.logger.warning(self._fault)
-                self.send_400_response(self._fault)
-
-    def _go_on(self) -> None:
-        """Go on behind a head that asks for another protocol; httptools has skipped the body."""
-        frame = [
-            name + b": " + value + b"\r\n"
-            for name, value in self.headers
-            if name in (b"content-length", b"transfer-encoding")
-        ]
-        self.parser = httptools.HttpRequestParser(self)
-        self._goes_on = True
-        self.parser.feed_data(b"".join([b"POST / HTTP/1.1\r\n", *frame, b"\r\n"]))
-        self._goes_on = False
-
-    def on_headers_complete(self) -> None:
-        """Begin to answer a request.
-
-        Raises:
-            ValueError: it names no host, or several.
-        """
-        if self._goes_on:
-            return
-        hosts = [name for name, _ in self.headers].count(b"host")
-        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
-            raise ValueError("host")
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """Note a part of the body."""
-        self._head -= 8 * len(body)
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """Begin to count anew."""
-        if not self.parser.should_upgrade():  # else it goes on
-            self._head = 0
-            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Begin to wait for the next one."""
         super().on_response_complete()
         self._wait()
-        self._parse()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         super().connection_lost(exc)
-        self._unread.clear()
         if self._end is not None:
             self._end.cancel()
 
