@@ -124,12 +124,7 @@ setup(
         # sentences of long texts in many languages: paradec translate --format
         "text": ["sentencex>=1.0.20,<2"],
         # translations over HTTP: paradec serve
-        "serve": [
-            "fastapi>=0.115,<1",
-            "uvicorn>=0.30,<1",
-            "httptools>=0.6.3,<1",
-            "prometheus-client>=0.20,<1",
-        ],
+        "serve": ["fastapi>=0.115,<1", "uvicorn>=0.30,<1", "prometheus-client>=0.20,<1"],
         # the language of a text: paradec serve, source "auto" and /detect
         "detect": ["lingua-language-detector>=2,<3"],
         # corpora on a Ray cluster, and in parquet: paradec translate --cluster, paradec distill

@@ -29,7 +29,6 @@ EXTRAS: dict[str, str] = {
     "sentencex": "text",
     "fastapi": "serve",
     "uvicorn": "serve",
-    "httptools": "serve",
     "prometheus_client": "serve",
     "lingua": "detect",
     "ray": "cluster",
@@ -37,7 +36,7 @@ EXTRAS: dict[str, str] = {
 }
 
 #: What ``paradec serve`` needs.
-SERVE = ("fastapi", "uvicorn", "httptools", "prometheus_client")
+SERVE = ("fastapi", "uvicorn", "prometheus_client")
 
 #: What the commands that measure and draw need all together; setup.py's ``[lab]`` is these.
 LAB = ("matplotlib", "networkx", "jsonschema", "sacrebleu", "rouge_score", "PIL")

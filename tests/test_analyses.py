@@ -315,7 +315,9 @@ def write_log(path, train, valid):
 def test_losses_by_hand(tmp_path, capsys):
     """Means over tenths of the shorter run, and the last validation that both have."""
     first = write_log(
-        tmp_path / "a" / "train.log", {n: 9 - n / 20 for n in range(5, 105, 5)}, {50: 3, 100: 2}
+        tmp_path / "a" / "train.log",
+        {n: 9 - n / 20 for n in range(5, 105, 5)},
+        {50: 3, 100: 2.5004},
     )
     second = write_log(
         tmp_path / "b" / "train.log", {n: 5 for n in range(20, 220, 20)}, {100: 2.5, 200: 1}
@@ -326,7 +328,7 @@ def test_losses_by_hand(tmp_path, capsys):
         ["training", "1-10", "8.625", "-", "-"],  # of 8.75 and 8.5
         ["training", "11-20", "8.125", "5.0", "-3.125"],
     ]
-    assert rows[10:] == [["validation", "100", "2.000", "2.5", "+0.500"]]
+    assert rows[10:] == [["validation", "100", "2.500", "2.5", "+0.000"]]
     assert all(
         f"<!-- {text} -->" in svg.read_text() for text in ("a", "b", "a, validation", "updates")
     )

@@ -7,8 +7,11 @@ import pytest
 import torch
 from support import builders
 from support.builders import Limits, batch, tiny_model
+from support.commands import DEMO
 
+import fairseq_paradec
 from fairseq_paradec.decoding.provenance import weights_hash
+from fairseq_paradec.engine.watch import Watch
 
 DRAFTED = ("gad", "assisted", "blockwise")
 ENGINES = {
@@ -85,3 +88,17 @@ def test_changed_weights_are_read(decoding, engine, change):
     if decoding in DRAFTED:
         assert before[1] != before[2]
     assert weights_hash(model) == weights_hash(fresh) != kept_hash
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_loaded_model_is_not_asked_each_time(kept, monkeypatch):
+    """A folder's model, and its drafter: nobody changes their weights; any other is asked."""
+    model = fairseq_paradec.load(DEMO)
+    options = {"decoding": "assisted", "drafter_path": str(DEMO / "assistant.pt")}
+    if not kept:
+        monkeypatch.setattr(model.models[0], "paradec_keeps_weights", False)
+    found = model.translate(["A dog runs."], **options)
+    asked = []
+    monkeypatch.setattr(Watch, "changed", lambda self: asked.append(self))
+    assert model.translate(["A dog runs."], **options) == found
+    assert len(asked) == (0 if kept else 2)

@@ -29,7 +29,7 @@ from .native.passes import native_pass, native_write
 from .native.stack import FORMS
 from .projection import Projection, gather_projection
 from .settings import Engine
-from .watch import Watch
+from .watch import Watch, keeps_weights
 from .weights import Form
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class ChunkScorer:
         weight = self.given.decoder.embed_tokens.weight
         lasting = getattr(self.given, "_is_generation_fast", False)
         kind = (weight.dtype, weight.device, lasting)
-        changed = lasting and self._watch.changed()
+        changed = lasting and not keeps_weights(self.given) and self._watch.changed()
         if self._gathered_from == kind and lasting and not changed:
             return
         if changed or self._gathered_from not in (None, kind):

@@ -73,12 +73,14 @@ class Guard:
 
         async def answer(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            begins = message["type"] == "http.response.start"
+            if begins:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-            await send(message)
+            await send(message)  # which may wait until the client has read earlier answers
+            if begins:
+                status = message["status"]
 
         seconds = self.settings.timeout
         self._open += 1

@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors import Multiprocess
 
 from ..errors import UsageError, option_error
@@ -25,42 +25,19 @@ from .settings import Settings
 #: The environment's variable by which workers are told the settings.
 TOLD = "PARADEC_SERVE"
 
-#: Bytes of a request's head, at most.
-MOST_HEAD = 1 << 16
 
+class Connection(H11Protocol):
+    """uvicorn's, which is closed if for ``config.timeout_keep_alive`` seconds no request begins.
 
-class Connection(HttpToolsProtocol):
-    """uvicorn's, with two limits that its own does not have.
-
-    It is closed if for ``config.timeout_keep_alive`` seconds no request begins, the first one and
-    one whose head comes byte by byte among them; and if head, trailers and sizes of chunks have
-    ``MOST_HEAD`` bytes more than eight times the body's.
+    uvicorn's own waits without end for the first one, and for one whose head comes byte by byte.
     """
 
     _end: asyncio.TimerHandle | None = None
-    _head = 0  # bytes of the request so far, less eight for each of its body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a request."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Read on."""
-        self._head += len(data)
-        super().data_received(data)
-        if self._head > MOST_HEAD and not self.transport.is_closing():
-            self.send_400_response(f"The head has more than {MOST_HEAD} bytes.")
-
-    def on_body(self, body: bytes) -> None:
-        """Note a part of the body."""
-        self._head -= 8 * len(body)
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """Begin to count anew."""
-        self._head = 0
-        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Begin to wait for the next one."""
@@ -147,6 +124,9 @@ def bound(settings: Settings) -> socket.socket:
     # asyncio does so only for a socket that names its protocol. Else the body of an answer waits
     # until the client has acknowledged the head: 40 ms on a connection that is kept.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux's; a client that does not read is left then
+        unread = min(round(1000 * settings.timeout), (1 << 31) - 1)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread)
     return listening
 
 

@@ -38,10 +38,10 @@ def _row(name: str, updates: str, losses: Mapping[str, float | None]) -> Fields:
     """Return a row, with how far the others are from the first."""
     row: Fields = {"loss": name, "updates": updates}
     row |= {run: "-" if loss is None else round(loss, 3) for run, loss in losses.items()}
-    first, *others = losses.items()
+    (first, its), *others = losses.items()
     for run, loss in others:
-        known = None not in (loss, first[1])
-        row[f"{run} - {first[0]}"] = f"{loss - first[1]:+.3f}" if known else "-"  # type: ignore[operator]
+        less = None if loss is None or its is None else round(loss - its, 3) + 0.0  # no -0
+        row[f"{run} - {first}"] = "-" if less is None else f"{less:+.3f}"
     return row
 
 

@@ -9,6 +9,7 @@ from fairseq import checkpoint_utils, utils
 from fairseq.models.transformer import TransformerModelBase
 
 from ...decoding.helper import same_weights
+from ...engine.watch import keep_weights, keeps_weights
 from ...errors import option_error
 from ...model_checks import attends_locally, has_heads, is_block_nat, one_set_of_heads
 from ...registry import ANY, BLOCK_NAT, HEADS, METHODS, TRANSFORMER
@@ -63,6 +64,8 @@ class Drafters:
         if key not in self.models:
             drafter = self._read(path, models).to(dtype=like.dtype, device=like.device)
             drafter.make_generation_fast_()  # so that a scorer gathers its weights only once
+            if keeps_weights(models[0]):
+                keep_weights(drafter)
             self.models[key] = drafter
         drafter = self.models[key]
         if not _fits(drafter, kind):

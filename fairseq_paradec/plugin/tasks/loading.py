@@ -6,6 +6,7 @@ from typing import Any
 
 from fairseq import checkpoint_utils
 
+from ...engine.watch import keep_weights
 from ...errors import option_error
 from ...methods.configure import configure
 
@@ -40,7 +41,7 @@ def load(data: str, path: str) -> tuple[list[Any], Any]:
 
 
 def load_paths(paths: Sequence[str], **overrides: str) -> tuple[list[Any], Any, str]:
-    """Load checkpoints, one model or an ensemble, for inference in fp32.
+    """Load checkpoints, one model or an ensemble, for inference in fp32; their weights stay.
 
     Args:
         paths: the checkpoints.
@@ -54,6 +55,7 @@ def load_paths(paths: Sequence[str], **overrides: str) -> tuple[list[Any], Any, 
     )
     for model in models:
         model.float().prepare_for_inference_(cfg)
+        keep_weights(model)
     return models, task, cfg.task._name
 
 

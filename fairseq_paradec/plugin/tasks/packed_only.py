@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...decoding.provenance import remember_hash, weights_hash
 from ...engine.known import is_sinusoidal
+from ...engine.watch import keep_weights
 from ...errors import UsageError
 from ...files import replacing
 from ..compat.checkpoint_problems import form_problem
@@ -100,5 +101,6 @@ def _load(path: str, overrides: Mapping[str, str]) -> tuple[list[Any], Any, str]
             size = module.weights.size(0)
             module.weights = module.get_embedding(size, module.embedding_dim, module.padding_idx)
     model.float().prepare_for_inference_(cfg)
+    keep_weights(model)
     remember_hash(model, state[PACKED_ONLY]["hash"])
     return [model], task, cfg.task._name
