@@ -6,8 +6,10 @@ by which torch and native passes compute, does not notice the loss of its thread
 where it shares work among them.
 """
 
+import concurrent.futures.thread  # noqa: F401  (see the end)
 import logging
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ class _Gate:
         self.changed = threading.Condition()
         self.inside: Counter[int] = Counter()  # how often each thread has entered
         self.closed = False
+        self.interrupted = False  # by Ctrl-C, which ends the wait of a fork
 
     def enter(self) -> None:
         """Wait while another thread forks, unless this one is inside."""
@@ -49,21 +52,28 @@ class _Gate:
         self.changed.acquire()
         if self.inside[threading.get_ident()]:
             return
-        self.changed.wait_for(lambda: not self.closed)
-        self.closed = True
-        if not self.changed.wait_for(lambda: not self.inside, LONGEST_WAIT):
-            log.warning(
-                "a fork has waited %g seconds for a thread that decodes, and waits no longer: "
-                "its child may wait without end",
-                LONGEST_WAIT,
-            )
+        try:
+            self.changed.wait_for(lambda: not self.closed)
+            self.closed = True
+            if not self.changed.wait_for(lambda: not self.inside, LONGEST_WAIT):
+                log.warning(
+                    "a fork has waited %g seconds for a thread that decodes, and waits no longer: "
+                    "its child may wait without end",
+                    LONGEST_WAIT,
+                )
+        except KeyboardInterrupt:  # what is raised before a fork is printed, and lost
+            self.interrupted = True
 
     def open(self) -> None:
         """Let threads in again."""
         if not self.inside[threading.get_ident()]:
             self.closed = False
+        interrupted, self.interrupted = self.interrupted, False
         self.changed.notify_all()
         self.changed.release()
+        if interrupted:  # what is raised here would be lost, too
+            whom = threading.main_thread().ident, signal.SIGINT
+            threading.Timer(0.01, signal.pthread_kill, whom).start()
 
     def renew(self) -> None:
         """Forget the threads that the child of a fork has lost."""
@@ -71,7 +81,7 @@ class _Gate:
         entered = self.inside[me]
         self.changed = threading.Condition()
         self.inside = Counter({me: entered} if entered else {})
-        self.closed = False
+        self.closed = self.interrupted = False
 
 
 class _State:
@@ -116,4 +126,6 @@ def _settle_child() -> None:
             torch.set_num_threads(1)
 
 
+# Of what is done before a fork, the last to be registered comes first. ``concurrent.futures`` takes
+# a lock then: were it taken while this waits, a batch that starts a thread would wait for it.
 os.register_at_fork(before=_GATE.close, after_in_parent=_GATE.open, after_in_child=_settle_child)

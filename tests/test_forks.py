@@ -7,6 +7,7 @@ and fails.
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -288,6 +289,130 @@ def test_a_fork_inside_a_batch_waits_for_no_other() -> None:
     assert os.waitpid(child, 0)[1] == 0
     ended.set()
     thread.join()
+
+
+def test_a_fork_inside_a_batch_that_ends_may_not_decode_by_its_decoder() -> None:
+    """Nor may the batch itself: either would wait for this batch's end, and so without end."""
+    code = """
+load()
+parent, problems = translate(), []
+
+def try_to():
+    try:
+        translate()
+    except fairseq_paradec.UsageError as error:
+        problems.append(str(error))
+    return [os.getpid(), len(problems)]
+
+def end(translation):
+    if not problems:
+        try_to()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, json.dumps(try_to()).encode())
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        problems.append(json.loads(os.read(read, 100))[1])
+
+found = model.results(TEXT, ends=[end] * 4, decoding="greedy", engine=engine)
+report([one.text for one in found], parent[2], problems)
+"""
+    (found, wanted, problems), _ = run(code, "native")
+    assert found == wanted
+    assert problems[0].startswith("watches, ends, more: a function of these decodes by the decoder")
+    assert problems[1:] == [2]
+
+
+def test_a_fork_waits_for_the_first_text_that_is_split() -> None:
+    """It imports what splits sentences; in the child what another thread imports stays half."""
+    code = """
+import importlib.machinery
+load()
+begun = threading.Event()
+
+class Slow:
+    @staticmethod
+    def find_spec(name, *more):
+        return importlib.machinery.ModuleSpec(name, Slow) if name == "sentencex" else None
+
+    create_module = staticmethod(lambda spec: None)
+
+    @staticmethod
+    def exec_module(module):
+        begun.set()
+        threading.Event().wait(1)
+        module.segment = lambda language, text: [text]
+
+sys.modules.pop("sentencex", None)
+sys.meta_path.insert(0, Slow)
+work = lambda: [os.getpid(), 0, [one.text for one in model.texts([" ".join(TEXT)])]]
+parent = []
+thread = threading.Thread(target=lambda: parent.extend(work()))
+thread.start()
+begun.wait()
+child = fork(work)
+thread.join()
+report(parent, child)
+"""
+    (parent, child), _ = run(code, "native")
+    assert parent[2] == child[2] != [""]
+
+
+def test_a_batch_may_start_threads_while_a_fork_waits_for_it() -> None:
+    code = """
+import os, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+import fairseq_paradec.forks  # the order counts
+from concurrent.futures import ThreadPoolExecutor
+begun = threading.Event()
+pool = ThreadPoolExecutor(1)
+
+def work():
+    with fairseq_paradec.forks.computing():
+        begun.set()
+        time.sleep(1)
+        pool.submit(int).result()
+
+thread = threading.Thread(target=work)
+thread.start()
+begun.wait()
+begin = time.monotonic()
+child = os.fork()
+if child == 0:
+    os._exit(0)
+taken = time.monotonic() - begin
+thread.join()
+print(taken, os.waitpid(child, 0)[1])
+"""
+    command = [sys.executable, "-c", code, str(ROOT)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    taken, status = result.stdout.split()
+    assert float(taken) < forks.LONGEST_WAIT and status == "0"
+
+
+def test_ctrl_c_ends_the_wait_of_a_fork_and_is_raised() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with computing():
+            begun.set()
+            ended.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        time.sleep(10)
+    assert os.waitpid(child, 0)[1] == 0
+    ended.set()
+    thread.join()
+    with computing():  # the gate is open
+        pass
 
 
 def test_a_fork_gives_up_waiting(

@@ -47,6 +47,32 @@ class Context(NamedTuple):
     symbols_to_strip_from_output: Set[int] | None = None
 
 
+class Turns:
+    """Batches of one decoder, which has one cache, are decoded one after the other.
+
+    Raises:
+        UsageError: a function that a batch calls would wait for the end of this batch.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None  # that decodes
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if self._thread == me:
+            raise UsageError(
+                "watches, ends, more: a function of these decodes by the decoder that calls it, "
+                "which waits for it; allowed: after the batch, or with other options"
+            )
+        self._lock.acquire()
+        self._thread = me
+
+    def __exit__(self, *error: object) -> None:
+        self._thread = None
+        self._lock.release()
+
+
 class Decoder(abc.ABC):
     """Decodes batches by one method; a subclass says how.
 
@@ -93,7 +119,7 @@ class Decoder(abc.ABC):
         self.audit = None
         if config.audit:
             self.audit = Audit.of(self.models, config, context, self.beam_size)
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._check_min_len()
         if config.draft_tree is not None and attends_locally(models[0]):
             raise excludes("--draft-tree", config.draft_tree, "a model whose attention is local")
@@ -205,7 +231,7 @@ class Decoder(abc.ABC):
         """
         if constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
-        with computing(), self._lock:  # a decoder has one cache
+        with computing(), self._turns:
             return self._decode_alone(sample, prefix_tokens, bos_token)
 
     def generate(

@@ -1,6 +1,5 @@
 """fairseq's own search as a decoder, which measuring commands and auto_fast compare with."""
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..forks import computing
 from ..records import PassRecord, Record
 from ..row import Row
 from ..token_rules import TokenRules
-from .base import Context
+from .base import Context, Turns
 
 #: Options that turn fairseq's search into another one than plain beam search.
 OTHER_SEARCH = (
@@ -47,7 +46,7 @@ class StockDecoder:
             symbols_to_strip_from_output=context.symbols_to_strip_from_output,
         )
         self._counted = count_passes(self.search, self.models)
-        self._lock = threading.Lock()
+        self._turns = Turns()
 
     @property
     def plain(self) -> bool:
@@ -72,7 +71,7 @@ class StockDecoder:
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
-        with computing(), self._lock:  # it keeps its count, and the batch's lengths
+        with computing(), self._turns:  # it keeps its count, and the batch's lengths
             self._counted.passes = 0
             found: list[list[dict[str, Any]]] = self.search.generate(
                 self.models,

@@ -206,7 +206,8 @@ class Translator:
         for text in texts:
             if not isinstance(text, str):
                 raise option_error("texts()", text, "a list of texts")
-            document = Document(text, format, self.folder.source)
+            with computing():  # the first one imports what splits sentences
+                document = Document(text, format, self.folder.source)
             known = None
             if earlier is not None:
                 draft = next(earlier, None)
