@@ -250,6 +250,7 @@ class Bench:
                 break
         for times in self.computed.values():
             times.clear()
+        self.turn = 0  # so that requests come at the same times in each run
 
     def undisturbed(self, measure: Callable[[], Measured]) -> Measured:
         """Measure on an idle machine, and note how many cores others use meanwhile."""
