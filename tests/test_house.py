@@ -140,7 +140,7 @@ def test_every_room_is_known() -> None:
     assert rooms == MAY_IMPORT.keys() | DOORS.keys() | GROUND
 
 
-@pytest.mark.parametrize("room", [*SEARCH, "translator", "serve", "training", "lab"])
+@pytest.mark.parametrize("room", [*sorted(SEARCH), "translator", "serve", "training", "lab"])
 def test_below_the_commands_settings_are_typed(room: str) -> None:
     """An argparse.Namespace is read at the edge, in ``commands`` and the lab's ``settings.py``."""
     for path in files_of(room):
