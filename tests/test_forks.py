@@ -4,6 +4,7 @@ Each program is a process of its own, on two threads. One that hangs is killed, 
 and fails.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -238,6 +240,26 @@ report(parent, before, fork())
     assert "was forked" not in err
 
 
+@contextlib.contextmanager
+def another_thread_inside() -> Iterator[None]:
+    """While another thread is inside a batch."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with computing():
+            begun.set()
+            ended.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_threads_wait_for_a_fork_and_it_for_them() -> None:
     """They enter and leave, again and again, and the child finds none inside, and the gate open."""
     ended = threading.Event()
@@ -268,27 +290,16 @@ def test_threads_wait_for_a_fork_and_it_for_them() -> None:
 
 def test_a_fork_inside_a_batch_waits_for_no_other() -> None:
     """As of a callback: the other thread may wait for this one. The child is inside, as it was."""
-    begun, ended = threading.Event(), threading.Event()
-
-    def work() -> None:
+    with another_thread_inside():
         with computing():
-            begun.set()
-            ended.wait()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    begun.wait()
-    with computing():
-        child = os.fork()
-    if child == 0:
-        signal.alarm(5)
-        grandchild = os.fork()
-        if grandchild == 0:
-            os._exit(0)
-        os._exit(os.waitpid(grandchild, 0)[1])
-    assert os.waitpid(child, 0)[1] == 0
-    ended.set()
-    thread.join()
+            child = os.fork()
+        if child == 0:
+            signal.alarm(5)
+            grandchild = os.fork()
+            if grandchild == 0:
+                os._exit(0)
+            os._exit(os.waitpid(grandchild, 0)[1])
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_fork_inside_a_batch_that_ends_may_not_decode_by_its_decoder() -> None:
@@ -392,25 +403,14 @@ print(taken, os.waitpid(child, 0)[1])
 
 
 def test_ctrl_c_ends_the_wait_of_a_fork_and_is_raised() -> None:
-    begun, ended = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with computing():
-            begun.set()
-            ended.wait()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    begun.wait()
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        time.sleep(10)
-    assert os.waitpid(child, 0)[1] == 0
-    ended.set()
-    thread.join()
+    with another_thread_inside():
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            time.sleep(10)
+        assert os.waitpid(child, 0)[1] == 0
     with computing():  # the gate is open
         pass
 
@@ -419,20 +419,9 @@ def test_a_fork_gives_up_waiting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(forks, "LONGEST_WAIT", 0.1)
-    begun, ended = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with computing():
-            begun.set()
-            ended.wait()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    begun.wait()
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    ended.set()
-    thread.join()
+    with another_thread_inside():
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
     assert "a fork has waited 0.1 seconds" in caplog.text
