@@ -56,6 +56,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "import": "make a model folder of a model of transformers or Marian",
         "average": "average the last checkpoints of a training run",
         "shrink": "make a small copy of a checkpoint, or of its heads alone",
+        "widen": "make a model twice as wide that computes the same, to train on",
         "images": "turn image files into tokens, and outputs into pictures",
         "distill": "make a data folder with a teacher's translations as targets",
         "data": "make data folders; the steps of scripts/prepare_*.sh",

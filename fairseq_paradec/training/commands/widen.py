@@ -1,0 +1,164 @@
+"""Make a Transformer twice as wide that computes the same (Net2WiderNet, Chen et al. 2016).
+
+Each feature, head and unit is there twice, and what reads both divides its weights between them: in
+unequal shares, so that the two learn different things when training goes on. A base model so begins
+with what a small one knows, for which it would need days on a CPU.
+
+Sinusoidal positions are the exception. Wide ones have more frequencies: a feature's second copy
+oscillates up to 4% slower than its first. Models with learned positions compute exactly the same.
+
+| weight                       | rows (what it writes)       | columns (what it reads)          |
+|------------------------------|-----------------------------|----------------------------------|
+| embedding, output projection |                             | pairs, over the square root of 2 |
+| positions, directions, norms | pairs                       |                                  |
+| query, key, value            | all heads, then again       | pairs, shared out                |
+| attention's output           | pairs                       | all heads, then again, shared out|
+| first feed-forward layer     | all units, then again       | pairs, shared out                |
+| second feed-forward layer    | pairs                       | all units, then again, shared out|
+
+An embedding is multiplied by the square root of the width, which grows, too. The output projection
+reads pairs: the norm before it is divided by the square root of 2.
+"""
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import option_error
+from ...files import replacing
+
+if TYPE_CHECKING:  # takes seconds to load
+    from torch import Tensor
+
+_SIZES = ("embed_dim", "ffn_embed_dim", "attention_heads", "input_dim", "output_dim")
+_GROWING = {f"{side}_{name}" for side in ("encoder", "decoder") for name in _SIZES}
+
+#: The ends of weights' names, by what is done to them; others are refused.
+_ENDS = {
+    "embedding": ("embed_tokens.weight", "output_projection.weight"),
+    "features": (
+        *("layer_norm.weight", "layer_norm.bias"),
+        *("layernorm_embedding.weight", "layernorm_embedding.bias"),
+        *("embed_positions.weight", "embed_positions.starts", "directions.weight", "mask_vector"),
+        *("out_proj.bias", "fc2.bias"),
+    ),
+    "units": ("q_proj.bias", "k_proj.bias", "v_proj.bias", "fc1.bias"),
+    "features to units": ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight"),
+    "units to features": ("out_proj.weight", "fc2.weight"),
+    "kept": ("version", "_float_tensor"),
+}
+
+
+def widened(state: dict[str, Any], seed: int = 1) -> dict[str, Any]:
+    """Return a checkpoint twice as wide; state that only a trainer reads is dropped.
+
+    Args:
+        state: a checkpoint as ``read_checkpoint`` returns it, its ``cfg`` in plain dicts.
+        seed: of the unequal shares.
+
+    Raises:
+        UsageError: a weight is not known to be a Transformer's.
+    """
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    kinds = {name: _kind(name) for name in state["model"]}
+    settings = state["cfg"]["model"]
+    words = 1 if settings.get("no_scale_embedding") else 1 / math.sqrt(2)
+    last = _last_norm(kinds)
+    weights: dict[str, Tensor] = {}
+    made: dict[tuple[Any, ...], Tensor] = {}  # weights that share memory still do
+    for name, weight in state["model"].items():
+        key = (weight.data_ptr(), tuple(weight.shape))
+        if key not in made or not weight.numel():
+            scale = words if kinds[name] == "embedding" else 1.0
+            scale = 0.5 / words if name.startswith(last) else scale  # it is for the projection
+            made[key] = _wide(weight, kinds[name], scale, random)
+        weights[name] = made[key]
+    return state | {
+        "cfg": state["cfg"] | {"model": _wide_sizes(settings)},
+        "model": weights,
+        "last_optimizer_state": None,
+    }
+
+
+def _kind(name: str) -> str:
+    """Return what is done to a weight."""
+    for kind, ends in _ENDS.items():
+        if name.endswith(ends):
+            return kind
+    raise option_error("SOURCE", name, "the weights of a Transformer, plain or reordered, or of a drafter")
+
+
+def _last_norm(names: Any) -> str:
+    """Return the name of the norm before the output projection, up to its last dot."""
+    if "decoder.layer_norm.weight" in names:
+        return "decoder.layer_norm."
+    layers = [int(name.split(".")[2]) for name in names if name.startswith("decoder.layers.")]
+    return f"decoder.layers.{max(layers)}.final_layer_norm."
+
+
+def _wide(weight: "Tensor", kind: str, scale: float, random: Any) -> "Tensor":
+    """Return a weight as the table at this file's head says, in fp32."""
+    import torch
+
+    if kind == "kept":
+        return weight.clone()
+    weight = weight.float()
+    if kind in ("embedding", "features"):
+        return weight.repeat_interleave(2, -1) * scale
+    if kind == "units":
+        return weight.repeat(2)
+    count = weight.shape[1]
+    share = 0.25 + torch.rand(weight.shape, generator=random) / 2
+    if kind == "features to units":
+        parts = torch.stack([weight * share, weight * (1 - share)], 2).reshape(-1, 2 * count)
+        return parts.repeat(2, 1)
+    parts = torch.cat([weight * share, weight * (1 - share)], 1)
+    return parts.repeat_interleave(2, 0)
+
+
+def _wide_sizes(settings: Any) -> Any:
+    """Return a model's settings with twice the sizes, those of a drafter's verifier among them."""
+    if not isinstance(settings, dict):
+        return settings
+    return {
+        name: 2 * value if name in _GROWING and isinstance(value, int) else _wide_sizes(value)
+        for name, value in settings.items()
+    }
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = (
+        "example: paradec widen small/model.pt base-start.pt, then paradec train DATA --save-dir "
+        "base --preset base --updates 2000 -- --finetune-from-model base-start.pt"
+    )
+    add = parser.add_argument
+    add("source", type=Path, metavar="SOURCE", help="full checkpoint (only read)")
+    add("target", type=Path, metavar="TARGET", help="file to write, in fp32")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Widen one checkpoint."""
+    import torch
+    from omegaconf import OmegaConf
+
+    from ...plugin.compat.loading import named
+    from ...plugin.files import options_of, read_checkpoint
+
+    if not args.source.is_file():
+        raise option_error("SOURCE", str(args.source), "a checkpoint; there is none")
+    if not args.target.absolute().parent.is_dir():
+        raise option_error("TARGET", str(args.target), "a file in a folder that exists")
+    with named("SOURCE"):
+        state = read_checkpoint(str(args.source))
+    state["cfg"] = OmegaConf.to_container(state["cfg"])
+    state["cfg"]["model"] = options_of(state["cfg"]["model"])
+    state = widened(state)
+    with replacing(args.target) as partial:
+        torch.save(state, partial)
+    sizes = {key: state["cfg"]["model"][key] for key in sorted(_GROWING & set(state["cfg"]["model"]))}
+    print(f"{args.target}: " + ", ".join(f"{key} {value}" for key, value in sizes.items()))
+    return 0
