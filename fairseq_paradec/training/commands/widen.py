@@ -40,7 +40,7 @@ _ENDS = {
     "features": (
         *("layer_norm.weight", "layer_norm.bias"),
         *("layernorm_embedding.weight", "layernorm_embedding.bias"),
-        *("embed_positions.weight", "embed_positions.starts", "directions.weight", "mask_vector"),
+        *("embed_positions.weight", "learned.weight", "starts", "directions.weight", "mask_vector"),
         *("out_proj.bias", "fc2.bias"),
     ),
     "units": ("q_proj.bias", "k_proj.bias", "v_proj.bias", "fc1.bias"),
@@ -58,13 +58,15 @@ def widened(state: dict[str, Any], seed: int = 1) -> dict[str, Any]:
         seed: of the unequal shares.
 
     Raises:
-        UsageError: a weight is not known to be a Transformer's.
+        UsageError: a weight is not known to be a Transformer's, or no norm ends the decoder.
     """
     import torch
 
     random = torch.Generator().manual_seed(seed)
-    kinds = {name: _kind(name) for name in state["model"]}
     settings = state["cfg"]["model"]
+    if settings.get("decoder_normalize_before") and settings.get("no_decoder_final_norm"):
+        raise option_error("SOURCE", "--no-decoder-final-norm", "a decoder that ends with a norm")
+    kinds = {name: _kind(name) for name in state["model"]}
     words = 1 if settings.get("no_scale_embedding") else 1 / math.sqrt(2)
     last = _last_norm(kinds)
     weights: dict[str, Tensor] = {}
@@ -88,7 +90,9 @@ def _kind(name: str) -> str:
     for kind, ends in _ENDS.items():
         if name.endswith(ends):
             return kind
-    raise option_error("SOURCE", name, "the weights of a Transformer, plain or reordered, or of a drafter")
+    raise option_error(
+        "SOURCE", name, "the weights of a Transformer, plain or reordered, or of a drafter"
+    )
 
 
 def _last_norm(names: Any) -> str:
@@ -100,18 +104,18 @@ def _last_norm(names: Any) -> str:
 
 
 def _wide(weight: "Tensor", kind: str, scale: float, random: Any) -> "Tensor":
-    """Return a weight as the table at this file's head says, in fp32."""
+    """Return a weight as the table at this file's head says, in fp32 if it has half the digits."""
     import torch
 
     if kind == "kept":
         return weight.clone()
-    weight = weight.float()
+    weight = weight if weight.dtype == torch.float64 else weight.float()
     if kind in ("embedding", "features"):
         return weight.repeat_interleave(2, -1) * scale
     if kind == "units":
         return weight.repeat(2)
     count = weight.shape[1]
-    share = 0.25 + torch.rand(weight.shape, generator=random) / 2
+    share = 0.25 + torch.rand(weight.shape, generator=random).to(weight) / 2
     if kind == "features to units":
         parts = torch.stack([weight * share, weight * (1 - share)], 2).reshape(-1, 2 * count)
         return parts.repeat(2, 1)
@@ -159,6 +163,8 @@ def run(args: argparse.Namespace) -> int:
     state = widened(state)
     with replacing(args.target) as partial:
         torch.save(state, partial)
-    sizes = {key: state["cfg"]["model"][key] for key in sorted(_GROWING & set(state["cfg"]["model"]))}
+    sizes = {
+        key: state["cfg"]["model"][key] for key in sorted(_GROWING & set(state["cfg"]["model"]))
+    }
     print(f"{args.target}: " + ", ".join(f"{key} {value}" for key, value in sizes.items()))
     return 0
