@@ -22,6 +22,7 @@ reads pairs: the norm before it is divided by the square root of 2.
 
 import argparse
 import math
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,33 +51,29 @@ _ENDS = {
 }
 
 
-def widened(state: dict[str, Any], seed: int = 1) -> dict[str, Any]:
+def widened(state: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint twice as wide; state that only a trainer reads is dropped.
 
     Args:
         state: a checkpoint as ``read_checkpoint`` returns it, its ``cfg`` in plain dicts.
-        seed: of the unequal shares.
 
     Raises:
         UsageError: a weight is not known to be a Transformer's, or no norm ends the decoder.
     """
     import torch
 
-    random = torch.Generator().manual_seed(seed)
     settings = state["cfg"]["model"]
     if settings.get("decoder_normalize_before") and settings.get("no_decoder_final_norm"):
         raise option_error("SOURCE", "--no-decoder-final-norm", "a decoder that ends with a norm")
     kinds = {name: _kind(name) for name in state["model"]}
-    words = 1 if settings.get("no_scale_embedding") else 1 / math.sqrt(2)
     last = _last_norm(kinds)
     weights: dict[str, Tensor] = {}
     made: dict[tuple[Any, ...], Tensor] = {}  # weights that share memory still do
     for name, weight in state["model"].items():
         key = (weight.data_ptr(), tuple(weight.shape))
         if key not in made or not weight.numel():
-            scale = words if kinds[name] == "embedding" else 1.0
-            scale = 0.5 / words if name.startswith(last) else scale  # it is for the projection
-            made[key] = _wide(weight, kinds[name], scale, random)
+            scale = _scale(name, kinds[name], settings, last)
+            made[key] = _wide(weight, kinds[name], scale, zlib.crc32(name.encode()))
         weights[name] = made[key]
     return state | {
         "cfg": state["cfg"] | {"model": _wide_sizes(settings)},
@@ -103,7 +100,18 @@ def _last_norm(names: Any) -> str:
     return f"decoder.layers.{max(layers)}.final_layer_norm."
 
 
-def _wide(weight: "Tensor", kind: str, scale: float, random: Any) -> "Tensor":
+def _scale(name: str, kind: str, settings: dict[str, Any], last: str) -> float:
+    """Return the factor of an embedding, or of the norm that the output projection reads."""
+    # A drafter on its verifier's encoder has that one's settings beside its own.
+    of_encoder = settings.get("encoder_settings") if name.startswith("encoder.") else None
+    unscaled = (of_encoder or settings).get("no_scale_embedding")
+    words = 1.0 if unscaled else 1 / math.sqrt(2)
+    if name.startswith(last):
+        return 0.5 / words
+    return words if kind == "embedding" else 1.0
+
+
+def _wide(weight: "Tensor", kind: str, scale: float, seed: int) -> "Tensor":
     """Return a weight as the table at this file's head says, in fp32 if it has half the digits."""
     import torch
 
@@ -115,6 +123,8 @@ def _wide(weight: "Tensor", kind: str, scale: float, random: Any) -> "Tensor":
     if kind == "units":
         return weight.repeat(2)
     count = weight.shape[1]
+    # By name: the encoder that a drafter has from its verifier is that one's afterwards, too.
+    random = torch.Generator().manual_seed(seed)
     share = 0.25 + torch.rand(weight.shape, generator=random).to(weight) / 2
     if kind == "features to units":
         parts = torch.stack([weight * share, weight * (1 - share)], 2).reshape(-1, 2 * count)
