@@ -88,6 +88,22 @@ def test_a_wide_block_drafter_has_the_same_states_twice(shared):
     assert difference(*drafted) < 1e-10
 
 
+@pytest.mark.parametrize("layer", ["dense", "per_head"])
+@pytest.mark.parametrize("seen", [True, False])
+def test_wide_heads_predict_the_same(layer, seen):
+    task = task_for("learned_positions")
+    options = {"head_layer": layer, "heads_see_token": seen}
+    model = tiny_blockwise(task, "learned_positions", **options)
+    twin, _ = twice_as_wide(task, model, "blockwise_transformer")
+
+    sample, inputs = batch(task, LENGTHS), inputs_for(task)
+    predicted = []
+    for one in (twin, model):
+        output = one(**sample["net_input"] | {"prev_output_tokens": inputs}, heads=[0, 1, 2, 3])
+        predicted.append(one.decoder.output_projection(output.hidden))
+    assert difference(*predicted) < 1e-10
+
+
 def test_features_learn_different_things_afterwards():
     """Equal halves of what reads two copies would keep these equal for ever."""
     task = task_for("learned_positions")
@@ -116,7 +132,6 @@ def test_the_command_writes_a_checkpoint(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("build", "arch", "named"),
     [
-        (tiny_blockwise, "blockwise_transformer", "decoder.heads"),
         (lambda task: tiny_model(task, "no_final_norm"), "transformer", "--no-decoder-final-norm"),
         (lambda task: tiny_model(task, "output_dim"), "transformer", "decoder.project_out_dim"),
     ],

@@ -15,6 +15,8 @@ oscillates up to 4% slower than its first. Models with learned positions compute
 | attention's output           | pairs                       | all heads, then again, shared out|
 | first feed-forward layer     | all units, then again       | pairs, shared out                |
 | second feed-forward layer    | pairs                       | all units, then again, shared out|
+| heads: hidden units          | each head's, then again     | pairs, shared out                |
+| heads: outputs               | pairs                       | each head's units, again, shared |
 
 An embedding is multiplied by the square root of the width, which grows, too. The output projection
 reads pairs: the norm before it is divided by the square root of 2.
@@ -48,6 +50,7 @@ _ENDS = {
     "features to units": ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight"),
     "units to features": ("out_proj.weight", "fc2.weight"),
     "kept": ("version", "_float_tensor"),
+    "heads": ("heads.inner.weight", "heads.inner.bias", "heads.outer", "heads.bias"),
 }
 
 
@@ -72,8 +75,15 @@ def widened(state: dict[str, Any]) -> dict[str, Any]:
     for name, weight in state["model"].items():
         key = (weight.data_ptr(), tuple(weight.shape))
         if key not in made or not weight.numel():
-            scale = _scale(name, kinds[name], settings, last)
-            made[key] = _wide(weight, kinds[name], scale, zlib.crc32(name.encode()))
+            # By name: a drafter's encoder from its verifier is that one's afterwards, too.
+            random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            if kinds[name] == "heads":
+                made[key] = _wide_heads(
+                    name, weight, state["model"], 0.5 / _words(settings), random
+                )
+            else:
+                scale = _scale(name, kinds[name], settings, last)
+                made[key] = _wide(weight, kinds[name], scale, random)
         weights[name] = made[key]
     return state | {
         "cfg": state["cfg"] | {"model": _wide_sizes(settings)},
@@ -88,7 +98,7 @@ def _kind(name: str) -> str:
         if name.endswith(ends):
             return kind
     raise option_error(
-        "SOURCE", name, "the weights of a Transformer, plain or reordered, or of a drafter"
+        "SOURCE", name, "the weights of a Transformer, plain or reordered, a drafter or heads"
     )
 
 
@@ -100,37 +110,84 @@ def _last_norm(names: Any) -> str:
     return f"decoder.layers.{max(layers)}.final_layer_norm."
 
 
+def _words(settings: dict[str, Any]) -> float:
+    """Return the factor of embeddings."""
+    return 1.0 if settings.get("no_scale_embedding") else 1 / math.sqrt(2)
+
+
 def _scale(name: str, kind: str, settings: dict[str, Any], last: str) -> float:
     """Return the factor of an embedding, or of the norm that the output projection reads."""
+    if name.startswith(last):
+        return 0.5 / _words(settings)
     # A drafter on its verifier's encoder has that one's settings beside its own.
     of_encoder = settings.get("encoder_settings") if name.startswith("encoder.") else None
-    unscaled = (of_encoder or settings).get("no_scale_embedding")
-    words = 1.0 if unscaled else 1 / math.sqrt(2)
-    if name.startswith(last):
-        return 0.5 / words
-    return words if kind == "embedding" else 1.0
+    return _words(of_encoder or settings) if kind == "embedding" else 1.0
 
 
-def _wide(weight: "Tensor", kind: str, scale: float, seed: int) -> "Tensor":
+def _wide(weight: "Tensor", kind: str, scale: float, random: Any) -> "Tensor":
     """Return a weight as the table at this file's head says, in fp32 if it has half the digits."""
-    import torch
-
     if kind == "kept":
         return weight.clone()
-    weight = weight if weight.dtype == torch.float64 else weight.float()
+    weight = _precise(weight)
     if kind in ("embedding", "features"):
         return weight.repeat_interleave(2, -1) * scale
     if kind == "units":
         return weight.repeat(2)
-    count = weight.shape[1]
-    # By name: the encoder that a drafter has from its verifier is that one's afterwards, too.
-    random = torch.Generator().manual_seed(seed)
-    share = 0.25 + torch.rand(weight.shape, generator=random).to(weight) / 2
     if kind == "features to units":
-        parts = torch.stack([weight * share, weight * (1 - share)], 2).reshape(-1, 2 * count)
-        return parts.repeat(2, 1)
-    parts = torch.cat([weight * share, weight * (1 - share)], 1)
-    return parts.repeat_interleave(2, 0)
+        return _pairs_shared(weight, random).repeat(2, 1)
+    return _again_shared(weight, random).repeat_interleave(2, 0)
+
+
+def _wide_heads(
+    name: str, weight: "Tensor", model: dict[str, Any], scale: float, random: Any
+) -> "Tensor":
+    """Return a weight of blockwise heads; each head's units are there again behind them.
+
+    The states that heads read and write are for the output projection: ``scale`` is theirs.
+    """
+    import torch
+
+    weight = _precise(weight)
+    count, dim = model["decoder.heads.bias"].shape
+    if name.endswith("bias") and "inner" not in name:
+        return weight.repeat_interleave(2, 1) * scale
+    if name.endswith("inner.bias"):
+        return weight.view(count, -1).repeat(1, 2).flatten()
+    if name.endswith("inner.weight"):
+        states, seen = weight[:, :dim] / scale, weight[:, dim:]
+        wide = _pairs_shared(torch.cat([states, seen], 1), random)
+        return wide.view(count, -1, wide.shape[1]).repeat(1, 2, 1).flatten(0, 1)
+    by_head = weight.unflatten(2, (-1, len(model["decoder.heads.inner.bias"]) // count))
+    return _again_shared(by_head, random).flatten(2).repeat_interleave(2, 1) * scale
+
+
+def _precise(weight: "Tensor") -> "Tensor":
+    """Return a weight in fp32, unless it has more digits."""
+    import torch
+
+    return weight if weight.dtype == torch.float64 else weight.float()
+
+
+def _parts(weight: "Tensor", random: Any) -> list["Tensor"]:
+    """Return a weight as the sum of two: a quarter to three quarters of each number, the rest."""
+    import torch
+
+    first = weight * (0.25 + torch.rand(weight.shape, generator=random).to(weight) / 2)
+    return [first, weight - first]
+
+
+def _pairs_shared(weight: "Tensor", random: Any) -> "Tensor":
+    """Return columns that read pairs of features."""
+    import torch
+
+    return torch.stack(_parts(weight, random), -1).flatten(-2)
+
+
+def _again_shared(weight: "Tensor", random: Any) -> "Tensor":
+    """Return columns that read units, then these units again."""
+    import torch
+
+    return torch.cat(_parts(weight, random), -1)
 
 
 def _wide_sizes(settings: Any) -> Any:
