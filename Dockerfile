@@ -12,7 +12,8 @@
 #
 #   docker build --build-arg PIP_ARGS="--extra-index-url URL" -t paradec .
 
-# Python 3.12, because fairseq-fixed comes as a wheel for it: nothing is compiled in the image.
+# For BuildKit, Docker's usual builder since 23.0. Python 3.12, because fairseq-fixed comes as a
+# wheel for it: nothing is compiled in the image.
 ARG PYTHON=3.12
 
 FROM python:${PYTHON}-bookworm AS wheel
