@@ -121,6 +121,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "doctor no.pt",
         "doctor {tmp}/text",
         "shrink no.pt {tmp}/small.pt",
+        "widen no.pt {tmp}/wide.pt",
         "average {tmp} --out {tmp}/mean.pt",
         "no-such-command",
     ),
