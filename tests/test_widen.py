@@ -28,7 +28,8 @@ TIED = ("share_all", "share_decoder", "gelu")
 def twice_as_wide(task, model, arch="transformer"):
     """A model's twin of twice its width, and the twin's checkpoint."""
     state = {"cfg": {"model": vars(model.flags) | {"arch": arch}}, "model": model.state_dict()}
-    wide = widened(state)
+    wide = widened(state | {"args": "as older checkpoints have them; fairseq would prefer these"})
+    assert wide["args"] is None
     args = argparse.Namespace(**wide["cfg"]["model"])
     twin = ARCH_MODEL_REGISTRY[arch].build_model(args, task).double().eval()
     twin.load_state_dict(wide["model"])
@@ -111,20 +112,35 @@ def test_features_learn_different_things_afterwards():
 
     sample, inputs = batch(task, LENGTHS), inputs_for(task)
     full_forward(twin, sample, inputs)[..., 5].sum().backward()
-    gradient = twin.encoder.layers[0].fc1.weight.grad
-    first, second = gradient.chunk(2)  # units, then the same units again
-    assert difference(first, second) > 1e-3 * float(gradient.abs().max())
+    units, features = (getattr(twin.encoder.layers[0], name).weight.grad for name in ("fc1", "fc2"))
+    first, second = units.chunk(2)  # units, then the same units again
+    assert difference(first, second) > 1e-3 * float(units.abs().max())
+    first, second = features[0::2], features[1::2]  # pairs
+    assert difference(first, second) > 1e-3 * float(features.abs().max())
+
+
+def test_a_drafter_stays_on_its_verifiers_encoder():
+    task = task_for("learned_positions")
+    verifier = tiny_model(task, "learned_positions")
+    drafter = tiny_drafter(task, verifier=verifier)
+
+    wide = [twice_as_wide(task, *one)[1]["model"] for one in ((verifier,), (drafter, "block_nat"))]
+    names = [name for name in wide[0] if name.startswith("encoder.")]
+    assert names and all(torch.equal(wide[0][name], wide[1][name]) for name in names)
 
 
 def test_the_command_writes_a_checkpoint(tmp_path, capsys):
     task = task_for("learned_positions")
-    model = tiny_model(task, "learned_positions", torch.float32)
+    model = tiny_model(task, "learned_positions", torch.float16)
     path = save_drafter(task, model, tmp_path / "small.pt", "transformer")
+    torch.save(torch.load(path, weights_only=False) | {"last_optimizer_state": {"state": {}}}, path)
 
     assert paradec(["widen", path, str(tmp_path / "wide.pt")]) == 0
     assert "decoder_embed_dim 32" in capsys.readouterr().out
     state = torch.load(tmp_path / "wide.pt", weights_only=True)
     assert state["cfg"]["model"]["encoder_ffn_embed_dim"] == 64
+    assert state["last_optimizer_state"] is None
+    assert state["model"]["decoder.layers.0.fc1.weight"].dtype == torch.float32
     assert paradec(["widen", str(tmp_path / "wide.pt"), str(tmp_path / "wider.pt")]) == 0
     assert "decoder_embed_dim 64" in capsys.readouterr().out
 
@@ -143,3 +159,21 @@ def test_what_would_not_compute_the_same_is_refused(build, arch, named, tmp_path
     assert paradec(["widen", path, str(tmp_path / "wide.pt")]) == 2
     assert f"paradec widen: error: SOURCE: got '{named}" in capsys.readouterr().err
     assert not (tmp_path / "wide.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        ("no.pt", "wide.pt", "SOURCE: got 'no.pt'; allowed: a checkpoint; there is none"),
+        ("small.pt", "none/wide.pt", "TARGET: got 'none/wide.pt'; allowed: a file in a folder"),
+        ("small.pt", ".", "TARGET: got '.'; allowed: a file in a folder that exists"),
+        ("small.pt", "small.pt", "TARGET: got 'small.pt'; allowed: another file than SOURCE"),
+    ],
+)
+def test_paths_that_do_not_serve_are_refused(source, target, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    task = task_for("default")
+    save_drafter(task, tiny_model(task), tmp_path / "small.pt", "transformer")
+
+    assert paradec(["widen", source, target]) == 2
+    assert f"paradec widen: error: {said}" in capsys.readouterr().err
