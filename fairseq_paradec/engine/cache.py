@@ -129,14 +129,6 @@ class Cache:
         """Return the indices of the rows, B×1."""
         return torch.arange(self.keys.size(1), device=self.keys.device)[:, None]
 
-    def slots(self, positions: Tensor, capacity: int) -> Tensor:
-        """Return the slots, out of ``capacity``, of these positions of the output."""
-        return positions
-
-    def hidden(self, positions: Tensor, capacity: int) -> Tensor:
-        """Return which of T slots are masked for a chunk at these positions: R×K -> R×K×T."""
-        return torch.arange(capacity, device=positions.device) > positions[:, :, None]
-
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
         self.lengths = list(lengths)
