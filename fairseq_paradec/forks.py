@@ -4,21 +4,48 @@ A fork copies the thread that forks, and no other. A lock that another thread he
 torch or the C library, is never free in the child, which waits for it without end. And OpenMP,
 by which torch and native passes compute, does not notice the loss of its threads: it waits for them
 where it shares work among them.
+
+A thread that ends holds locks once more, after its last line of Python: MKL gives its memory back,
+and OpenMP ends the threads that worked for it, each with memory of its own. So a fork also waits
+until those that have computed are gone.
 """
 
 import concurrent.futures.thread  # noqa: F401  (see the end)
 import logging
 import os
 import signal
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 #: Seconds that a fork waits. It would wait for ever if a thread that computes waited for it.
 LONGEST_WAIT = 60.0
+
+#: Seconds that a fork waits for threads to end. Threads of other libraries may never rest.
+LONGEST_END = 10.0
+
+#: What Linux knows of each thread of this process.
+TASKS = Path("/proc/self/task")
+
+
+class _End:
+    """Lies among a thread's own variables, which go when its last line of Python has run."""
+
+    def __init__(self, gate: "_Gate") -> None:
+        self.gate = gate
+        self.task = threading.get_native_id()
+
+    def __del__(self) -> None:
+        """Wait while another thread forks: this one holds no lock yet."""
+        if not sys.is_finalizing():  # then a thread that is no more may hold the gate's lock
+            with self.gate.changed:
+                self.gate.ended.add(self.task)
 
 
 class _Gate:
@@ -27,12 +54,16 @@ class _Gate:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.inside: Counter[int] = Counter()  # how often each thread has entered
+        self.own = threading.local()  # each thread's end
+        self.ended: set[int] = set()  # threads that were inside and have ended since the last fork
         self.closed = False
         self.interrupted = False  # by Ctrl-C, which ends the wait of a fork
 
     def enter(self) -> None:
         """Wait while another thread forks, unless this one is inside."""
         me = threading.get_ident()
+        if not hasattr(self.own, "end"):
+            self.own.end = _End(self) if _ends_by_itself(threading.current_thread()) else None
         with self.changed:
             if not self.inside[me]:
                 self.changed.wait_for(lambda: not self.closed)
@@ -50,9 +81,11 @@ class _Gate:
     def close(self) -> None:
         """Wait until no other thread is inside; a fork from inside waits for none."""
         self.changed.acquire()
-        if self.inside[threading.get_ident()]:
-            return
         try:
+            if self.inside[threading.get_ident()]:
+                if len(self.inside) == 1:
+                    self._see_ended_go()
+                return
             self.changed.wait_for(lambda: not self.closed)
             self.closed = True
             if not self.changed.wait_for(lambda: not self.inside, LONGEST_WAIT):
@@ -61,8 +94,26 @@ class _Gate:
                     "its child may wait without end",
                     LONGEST_WAIT,
                 )
+            else:
+                self._see_ended_go()
         except KeyboardInterrupt:  # what is raised before a fork is printed, and lost
             self.interrupted = True
+
+    def _see_ended_go(self) -> None:
+        """Wait until threads that have ended, and OpenMP's that worked for them, are gone.
+
+        Which of the process's threads are OpenMP's cannot be known, but those that stay sleep while
+        they have no work. So nothing but Python's threads may be awake between two looks.
+        """
+        if not self.ended:
+            return
+        asleep, until = None, time.monotonic() + LONGEST_END
+        while time.monotonic() < until:
+            before, asleep = asleep, _sleepers()
+            if asleep is not None and asleep == before and not self.ended.intersection(asleep):
+                break
+            time.sleep(0.001)
+        self.ended = set()
 
     def open(self) -> None:
         """Let threads in again."""
@@ -82,6 +133,29 @@ class _Gate:
         self.changed = threading.Condition()
         self.inside = Counter({me: entered} if entered else {})
         self.closed = self.interrupted = False
+        self.ended = set()
+
+
+def _ends_by_itself(thread: threading.Thread) -> bool:
+    """Neither the first thread, with which the process ends, nor one that Python did not begin."""
+    return not (thread is threading.main_thread() or isinstance(thread, threading._DummyThread))
+
+
+def _sleepers() -> dict[int, list[str]] | None:
+    """Return how often each thread that is not Python's has slept, or None if one is awake."""
+    pythons = {thread.native_id for thread in threading.enumerate()}
+    pythons.add(threading.get_native_id())
+    switches = {}
+    for task in TASKS.iterdir() if TASKS.is_dir() else ():
+        if int(task.name) not in pythons:
+            try:
+                facts = (task / "status").read_text(encoding="utf-8").splitlines()
+            except OSError:  # it has gone since
+                continue
+            if any(fact.startswith(("State:\tR", "State:\tD")) for fact in facts):
+                return None
+            switches[int(task.name)] = [fact for fact in facts if "ctxt_switches" in fact]
+    return switches
 
 
 class _State:

@@ -5,6 +5,7 @@ and fails.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -425,3 +427,160 @@ def test_a_fork_gives_up_waiting(
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     assert "a fork has waited 0.1 seconds" in caplog.text
+
+
+def test_a_fork_waits_for_a_thread_that_ends_behind_its_last_line_of_python() -> None:
+    """The C library's own end of a thread takes 0.3 seconds here, where MKL gives memory back."""
+    libc, key = ctypes.CDLL(None), ctypes.c_uint()
+    usleep = ctypes.cast(libc.usleep, ctypes.c_void_p)
+    assert libc.pthread_key_create(ctypes.byref(key), usleep) == 0
+    begun = []
+
+    def end_slowly(inside: contextlib.AbstractContextManager[None]) -> None:
+        with inside:
+            begun.append(threading.get_native_id())
+        assert libc.pthread_setspecific(key, ctypes.c_void_p(300_000)) == 0
+
+    def ends_before_a_fork(inside: contextlib.AbstractContextManager[None]) -> bool:
+        thread = threading.Thread(target=end_slowly, args=(inside,))
+        thread.start()
+        while thread.is_alive():
+            time.sleep(0.001)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        ended = not (forks.TASKS / str(begun[-1])).exists()
+        assert os.waitpid(child, 0)[1] == 0
+        return ended
+
+    assert ends_before_a_fork(computing())
+    assert not ends_before_a_fork(contextlib.nullcontext())
+
+
+def test_a_thread_does_not_end_while_another_forks() -> None:
+    """Not even between the gate's last look and the fork."""
+    code = """
+import os, sys, threading, time
+ended, found = threading.Event(), []
+
+def look():
+    ended.set()
+    time.sleep(0.3)
+    found.append((fairseq_paradec.forks.TASKS / str(thread.native_id)).exists())
+
+os.register_at_fork(before=look)  # before the package's, so that it runs after that
+sys.path.insert(0, sys.argv[1])
+import fairseq_paradec.forks
+
+def work():
+    with fairseq_paradec.forks.computing():
+        pass
+    ended.wait()
+
+thread = threading.Thread(target=work)
+thread.start()
+child = os.fork()
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+thread.join()
+print(found)
+"""
+    result = run_python(code, ROOT)
+    assert succeed(result).stdout == "[True]\n"
+
+
+def test_a_fork_waits_for_openmps_threads_that_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody knows which they are: those of one that has ended are awake, or have been."""
+    states = iter(["R (running)", "S (sleeping)", "D (disk sleep)"] + 3 * ["S (sleeping)"])
+    switches = iter([1, 2, 3, 3])
+    looks = []
+
+    def look(path: Path, encoding: str) -> str:
+        looks.append(path)
+        state = next(states)
+        return f"State:\t{state}\nvoluntary_ctxt_switches:\t{next(switches) if 'S' in state else 0}"
+
+    (tmp_path / "1").mkdir()
+    monkeypatch.setattr(forks, "TASKS", tmp_path)
+    monkeypatch.setattr(Path, "read_text", look)
+    gate = forks._Gate()
+    gate.ended.add(2)
+    gate._see_ended_go()
+    assert len(looks) == 6 and not gate.ended
+    gate._see_ended_go()
+    assert len(looks) == 6
+
+
+def products_beside_forks(count: int) -> None:
+    """Fork beside threads that end after matrix products of torch's; the child computes one, too.
+
+    Without the wait for threads that end, one child in five hung in MKL. Such a one is killed.
+    """
+    code = """
+import signal
+from fairseq_paradec.forks import computing
+a, b = torch.ones(64, 512), torch.ones(512, 512)
+
+def multiply(count):
+    with computing():
+        for _ in range(count):
+            torch.mm(a, b)
+
+multiply(1)
+statuses = []
+for number in range(int(folder)):
+    threads = [threading.Thread(target=multiply, args=(number % 5 + 1,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    if number % 3 == 0:
+        for thread in threads:
+            thread.join()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        multiply(3)
+        os._exit(0)
+    statuses.append(os.waitpid(child, 0)[1])
+    for thread in threads:
+        thread.join()
+report(statuses)
+"""
+    result = run_python(START + code, ROOT, count, "torch")
+    said = succeed(result).stdout.removeprefix("REPORT ")
+    assert json.loads(said) == [[0] * count]
+
+
+def test_forks_beside_threads_that_have_just_ended_their_products() -> None:
+    products_beside_forks(30)
+
+
+@pytest.mark.slow
+def test_many_forks_beside_threads_that_have_just_ended_their_products() -> None:
+    products_beside_forks(400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", ["beam", "torch", "native"])
+def test_a_hundred_forks_beside_threads_that_have_just_ended_a_batch(search: str) -> None:
+    """``beam`` is fairseq's search. A child that hangs is killed after a minute."""
+    code = f"""
+import signal
+load()
+options = dict(decoding="beam", beam=2) if "{search}" == "beam" else dict()
+wanted, statuses = translate(**options)[2], []
+for _ in range(100):
+    thread = threading.Thread(target=translate, kwargs=options)
+    thread.start()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(0 if translate(**options)[2] == wanted else 1)
+    statuses.append(os.waitpid(child, 0)[1])
+    thread.join()
+report(statuses)
+"""
+    (statuses,), _ = run(code, "native" if search == "native" else "torch")
+    assert statuses == [0] * 100
