@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .forks import computing
-from .moved import keep_old_names
 
 if TYPE_CHECKING:
     from .config import DecodingConfig
@@ -154,6 +153,5 @@ def _is_command_line() -> bool:
     return program in ("paradec", "-m") and "fairseq" not in sys.modules
 
 
-keep_old_names(__name__)
 if not _is_command_line():
     register()

@@ -53,8 +53,7 @@ KNOWS_FAIRSEQ = {
 }
 #: What is no room: registration with fairseq, names of earlier versions, ``python -m``.
 DOORS = {
-    "__init__": {*SEARCH, "images", "plugin", "training", "translator", "moved"},
-    "moved": set(),
+    "__init__": {*SEARCH, "images", "plugin", "training", "translator"},
     "__main__": {"cli"},
 }
 

@@ -123,56 +123,6 @@ print(json.dumps(s.f1_score is before and s.f1_score.__module__.startswith("skle
     assert json.loads(python(code))
 
 
-def test_a_name_of_an_earlier_version_is_the_module_of_today() -> None:
-    code = """
-import warnings
-import fairseq_paradec
-from fairseq_paradec.methods.base import ParallelDecoder
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    from fairseq_paradec.methods.registry import METHODS
-    from fairseq_paradec.options import DecodingConfig
-    import fairseq_paradec.tasks.flags
-from fairseq_paradec import config, registry
-from fairseq_paradec.plugin.tasks import flags
-told = [str(one.message) for one in caught if one.category is DeprecationWarning]
-same = [METHODS is registry.METHODS, DecodingConfig is config.DecodingConfig,
-        sys.modules["fairseq_paradec.tasks.flags"] is flags,
-        flags.__spec__.name == flags.__name__ == "fairseq_paradec.plugin.tasks.flags"]
-print(json.dumps([same, told]))"""
-    same, told = json.loads(python(code))
-    assert same == [True] * 4
-    assert [text.split(" is ")[0] for text in told] == [
-        "fairseq_paradec.methods.registry",
-        "fairseq_paradec.options",
-        "fairseq_paradec.tasks",
-        "fairseq_paradec.tasks.flags",
-    ]
-    assert told[0].split()[2] == "fairseq_paradec.registry"
-
-
-def test_what_pages_of_earlier_versions_import_is_there_and_every_moved_module_too() -> None:
-    code = """
-import importlib, warnings
-warnings.simplefilter("ignore", DeprecationWarning)
-import fairseq_paradec
-from fairseq_paradec import ParallelDecoder, moved
-from fairseq_paradec.analysis import ddg
-from fairseq_paradec.decoding.loop import Drafter, Proposal, Verdict
-from fairseq_paradec.decoding.row import Row
-from fairseq_paradec.methods import describe
-from fairseq_paradec.methods.base import MethodGenerator, ParallelGenerator
-from fairseq_paradec.methods.registry import Method, register
-from fairseq_paradec.options import DecodingConfig
-from fairseq_paradec.translator import Translation, Translator
-there = importlib.import_module
-names = [f"fairseq_paradec.{name}" for name in moved.MOVED]
-today = [f"fairseq_paradec.{name}" for name in moved.MOVED.values()]
-print(json.dumps([ParallelGenerator is ParallelDecoder, type(fairseq_paradec.load).__name__,
-                  [old for old, new in zip(names, today) if there(old) is not there(new)]]))"""
-    assert json.loads(python(code)) == [True, "function", []]
-
-
 @pytest.mark.slow
 def test_what_the_extras_bring_can_be_imported() -> None:
     """Also the parts that users of [peers], [import] and [cluster] ask for by name."""

@@ -4,7 +4,6 @@ import abc
 import math
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, replace
@@ -435,12 +434,3 @@ def refuse_drafts(decoder: Any, config: DecodingConfig) -> None:
         "flags that accept or keep more than the model's own tokens; "
         f"got --decoding {config.decoding}"
     )
-
-
-def __getattr__(name: str) -> Any:
-    """Return a class by the name that it had in earlier versions, with a warning."""
-    now = {"ParallelGenerator": ParallelDecoder, "MethodGenerator": Decoder}
-    if name not in now:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} is now {now[name].__name__}", DeprecationWarning, stacklevel=2)
-    return now[name]
