@@ -1,8 +1,7 @@
 """The table of the plugin's flags: type, default, help, range and group of each.
 
 ``DecodingConfig`` is the table; ``OPTIONS`` reads it. The flags of fairseq's commands, the checks
-and the docs are made from it and from the options that each method reads
-(``methods/registry.py``).
+and the docs are made from it and from the options that each method reads (``registry.py``).
 """
 
 import math

@@ -1,6 +1,6 @@
 """The registry: one entry per ``--decoding``.
 
-A new method is a file in this folder and an entry here; or a package of its own, whose entry point
+A new method is a file in ``methods`` and an entry here; or a package of its own, whose entry point
 in the group ``fairseq_paradec.methods`` names a Method (docs/adding-a-method.md). fairseq's
 commands, ``--help``, the checks of flags and models, audits, reports, the benchmark and
 docs/decoders.md read the entry.
@@ -69,7 +69,7 @@ class Method:
         name: the value of ``--decoding``.
         summary: one line for ``--help`` and the docs.
         decoder: its class, imported on demand: ``package.module.Class``; with a dot at the
-            beginning, of a module of this folder.
+            beginning, of a module of ``methods``.
         beams: the class that has fairseq's beam search's output, of a method that is greedy unless
             ``beam`` is above 1; empty: there is none.
         reads: the options that it reads, ``beam`` and ``sampling`` of fairseq's search among them;

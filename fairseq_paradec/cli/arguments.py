@@ -77,7 +77,7 @@ def declare_table(
     required: bool = True,
 ) -> None:
     """Declare the flags of the table that a command writes; ``out`` is the help of ``--out``."""
-    parser.add_argument("--title", default=title, help="of the section in RESULTS.md")
+    parser.add_argument("--title", default=title, help="heading of the result, on pages")
     parser.add_argument("--out", type=Path, required=required, help=out)
 
 
