@@ -33,6 +33,19 @@ class BuildWithLibrary(build_py):
             building.build_all(folder / "fairseq_paradec/lib")
         except building.NativeUnavailable as error:
             print(f"setup.py: no native library, torch computes passes: {error}", file=sys.stderr)
+        if self.editable_mode:
+            self.write_sign()
+
+    def write_sign(self):
+        """Put a file of the package's name beside fairseq, into an editable install.
+
+        fairseq looks for ``--user-dir fairseq_paradec`` there, and imports the package by its name
+        if anything is there. Python imports no file without a suffix, so it goes on to the
+        checkout. pip removes the file with the install.
+        """
+        site = self.get_finalized_command("install").install_lib  # a folder that becomes a wheel
+        sign = "A sign for fairseq's --user-dir: the package is installed editable, elsewhere.\n"
+        Path(site, "fairseq_paradec").write_text(sign, encoding="utf-8")
 
 
 class PlatformDistribution(Distribution):

@@ -45,8 +45,8 @@ def run(*command, cwd=None, env=None):
     return commands.succeed(done)
 
 
-def pip(*args):
-    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *args)
+def pip(*args, env=None):
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *args, env=env)
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +85,8 @@ def test_the_sdist_has_all_that_a_build_needs(wheel):
     assert not [name for name in names if name.startswith("tests/") or name.endswith(".so")]
 
 
-@pytest.fixture(scope="module")
-def environment(wheel, tmp_path_factory):
-    new = tmp_path_factory.mktemp("borrowing") / "environment"
+def borrowing(new):
+    """Make the first environment; return its folder of packages."""
     venv.EnvBuilder(with_pip=False, symlinks=True).create(new)
     (site,) = new.glob("lib/python*/site-packages")
     for package in (fairseq, fairseq_cli):
@@ -97,22 +96,68 @@ def environment(wheel, tmp_path_factory):
         for entry in here.iterdir():
             if entry.name != "__pycache__":
                 (site / here.name / entry.name).symlink_to(entry)
-    (site / "borrowed.pth").write_text(f"{Path(str(torch.__file__)).parent.parent}\n")
+    borrowed = Path(str(torch.__file__)).parent.parent
+    (site / "borrowed.pth").write_text(f"{borrowed}\n", encoding="utf-8")
+    return site
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    new = tmp_path_factory.mktemp("borrowing") / "environment"
+    borrowing(new)
     pip("--python", new / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
     return new
 
 
-@pytest.mark.parametrize(
+BEFORE = pytest.mark.parametrize(
     "before", [TELL, TELL + "import fairseq_paradec"], ids=["user-dir", "imported-first"]
 )
+
+
+@BEFORE
 def test_the_installed_wheel_decodes_the_demo(before, environment, tmp_path):
+    assert plugin_of(environment, before, tmp_path).is_relative_to(environment.resolve())
+
+
+def plugin_of(environment, before, cwd):
+    """Decode the demo in a folder; return where the plugin lies that did it."""
     code = f"{before}\nfrom fairseq_cli.generate import cli_main\ncli_main()"
     flags = ("--user-dir", "fairseq_paradec", "--path", DEMO / "model.pt", "--decoding", "hgj")
     python = environment / "bin" / "python"
-    result = run(python, "-P", "-c", code, DEMO, *flags, "--cpu", cwd=tmp_path)
+    result = run(python, "-P", "-c", code, DEMO, *flags, "--cpu", cwd=cwd)
     assert len(lines_of(result.stdout, "H")) == 100
     (plugin,) = (line for line in result.stderr.splitlines() if line.startswith("plugin:"))
-    assert Path(plugin.partition(" ")[2]).resolve().is_relative_to(environment.resolve())
+    return Path(plugin.partition(" ")[2]).resolve()
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory):
+    """An environment with an editable install, and the sources, in a folder of their own."""
+    folder = tmp_path_factory.mktemp("editable")
+    new, source = folder / "environment", folder / "source"
+    unwanted = shutil.ignore_patterns("__pycache__", "lib")
+    shutil.copytree(ROOT / "fairseq_paradec", source / "fairseq_paradec", ignore=unwanted)
+    for name in ("setup.py", "pyproject.toml", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    site = borrowing(new)
+    words = ("--no-deps", "--no-index", "--no-build-isolation", "--editable", source)
+    pip("--python", new / "bin" / "python", "install", *words, env={"CXX": "no-such-compiler"})
+    library = Path("fairseq_paradec", "lib")
+    shutil.copytree(ROOT / library, source / library, dirs_exist_ok=True)
+    return new, site, source
+
+
+@BEFORE
+def test_an_editable_install_is_a_user_dir_in_every_folder(before, editable, tmp_path):
+    environment, _, source = editable
+    assert plugin_of(environment, before, tmp_path).is_relative_to(source.resolve())
+
+
+def test_an_editable_install_goes_whole(editable):
+    environment, site, _ = editable
+    assert (site / "fairseq_paradec").is_file()
+    pip("--python", environment / "bin" / "python", "uninstall", "--yes", "fairseq_paradec")
+    assert not [*site.glob("*fairseq_paradec*")]
 
 
 def required(given: Distribution) -> dict[str, Distribution]:

@@ -31,7 +31,8 @@ def remember_user_dir() -> None:
 
     Fault: fairseq 0.12 refuses ``--user-dir`` as "not globally unique" if the package was imported
     before under another spelling of its path: for a package in fairseq's parent folder it looks up
-    ``fairseq/../NAME``, unnormalised. This adds all spellings of this folder to its memo.
+    ``fairseq/../NAME``, unnormalised. This adds all spellings of this folder to its memo, and the
+    file that an editable install has there (setup.py).
     """
     here = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     name = (__package__ or "").split(".")[-3]  # a user dir may be imported under another name
@@ -41,7 +42,9 @@ def remember_user_dir() -> None:
         os.path.join(os.path.dirname(utils.__file__), "..", name),
     }
     memo: set[str] = getattr(utils.import_user_module, "memo", set())
-    memo.update(s for s in spellings if os.path.isdir(s) and os.path.samefile(s, here))
+    memo.update(
+        s for s in spellings if os.path.isfile(s) or os.path.isdir(s) and os.path.samefile(s, here)
+    )
     utils.import_user_module.memo = memo
 
 
