@@ -1,6 +1,7 @@
 """fairseq-train in child processes: one, or one for each rank on a CPU."""
 
 import contextlib
+import os
 import shlex
 import signal
 import socket
@@ -111,7 +112,7 @@ def run(
     with log.open("ab", buffering=0) as stream:
         begun = f"==== {time.strftime('%FT%TZ', time.gmtime())}: {shlex.join(commands[0])}\n"
         try:
-            stream.write(begun.encode())
+            stream.write(os.fsencode(begun))
         except OSError as error:
             error.filename = str(log)
             raise

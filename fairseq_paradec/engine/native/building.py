@@ -102,7 +102,9 @@ def build(name: str, flags: tuple[str, ...], folder: Path | None) -> Path:
             made = Path(temporary) / "library.so"
             source = str(SOURCES / "native.cpp")
             command = [*compiler.split(), *FLAGS, *flags, source, "-o", str(made)]
-            subprocess.run(command, check=True, capture_output=True, text=True)
+            subprocess.run(
+                command, check=True, capture_output=True, encoding="utf-8", errors="replace"
+            )
             built = folder / f"{start_of(name, flags)}{hash_of(made.read_bytes())}.so"
             made.replace(built)
     except (OSError, subprocess.CalledProcessError) as error:

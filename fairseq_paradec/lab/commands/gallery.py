@@ -201,7 +201,6 @@ def execute(module: str, words: Sequence[str]) -> None:
         [sys.executable, "-m", module, *words],
         cwd=ROOT,
         capture_output=True,
-        text=True,
         encoding="utf-8",
     )
     if result.returncode != 0:

@@ -53,7 +53,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="instead of --model: random weights of this size, packed alone in int8; their output "
         "has as many tokens as the sentence",
     )
-    add("--text", default="A dog runs.", help="the sentence (default: %(default)s)")
+    add(
+        "--text",
+        type=arguments.utf8,
+        default="A dog runs.",
+        help="the sentence (default: %(default)s)",
+    )
     add("--rounds", type=arguments.whole_number, default=5, help="(default: 5)")
     add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
     arguments.declare_table(parser, "Start-up")
@@ -141,7 +146,10 @@ def cost(command: list[str]) -> Cost:
         UsageError: it fails.
     """
     done = subprocess.run(
-        [sys.executable, "-S", "-c", LAUNCH, *command], capture_output=True, text=True, check=True
+        [sys.executable, "-S", "-c", LAUNCH, *command],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
     )
     status, *numbers = map(float, done.stdout.split())
     if status:

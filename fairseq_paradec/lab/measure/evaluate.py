@@ -51,7 +51,7 @@ def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[s
     # fairseq-generate uses its own settings, not the checkpoint's.
     command += ["--task", TASK] if holds_images(data) else []
     command += flags
-    result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    result = subprocess.run(command, capture_output=True, encoding="utf-8")
     if result.returncode != 0:
         said = result.stderr.strip().split("\n")[-1]
         if said.startswith("error: "):
@@ -78,7 +78,7 @@ def translated(args: Settings, path: str, subset: str, beam: int | None) -> list
     flags = [*beam_flags(beam), *args.flags]
     made_of = {"flags": flags, **origin(args.data, subset, path.split(os.pathsep))}
     if out.is_file() and record.is_file():
-        if record.read_text() == json.dumps(made_of | {"translations": checksum(out)}):
+        if record.read_text("utf-8") == json.dumps(made_of | {"translations": checksum(out)}):
             tqdm.write(f"paradec evaluate: translated before: {out}", file=sys.stderr)
             return out.read_bytes().decode().split("\n")[:-1]
     texts = translate(args.data, path, subset, flags)

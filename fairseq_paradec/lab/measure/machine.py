@@ -73,7 +73,7 @@ def busy_cores() -> float | None:
 def _cpu_seconds() -> float | None:
     """Return the seconds that all cores together have been busy since the system started."""
     try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        fields = Path("/proc/stat").read_text("utf-8").split("\n", 1)[0].split()[1:]
     except OSError:
         return None
     idle = int(fields[3]) + int(fields[4])  # idle, and waiting for disks
@@ -107,7 +107,8 @@ def _workers_seconds() -> float:
 def processor_seconds(process: int | None) -> float:
     """Return what a process has computed since it started; 0: this system does not say."""
     with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{process}/stat").read_text("utf-8", "replace")
+        fields = stat.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
@@ -171,7 +172,7 @@ def _restart_peak() -> float | None:
         return None
     try:
         give_back_memory()
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", "utf-8")
     except OSError:
         return None
     return _status("VmRSS")
@@ -185,7 +186,7 @@ def peak_mib() -> float | None:
 def _status(name: str) -> float | None:
     """Return a figure of this process in MiB."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(name)), None)

@@ -63,7 +63,7 @@ class Side:
             [sys.executable, "-P", str(WORKER), json.dumps(asked)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             env=environment,
         )
         self.flags = shlex.join(flags)

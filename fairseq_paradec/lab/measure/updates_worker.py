@@ -33,7 +33,7 @@ def trainer_and_batches(flags: list[str], count: int) -> tuple[Any, list[Any]]:
 
 def main() -> None:
     """Announce the worker; then make updates until the input ends."""
-    told = os.fdopen(os.dup(1), "w", buffering=1)
+    told = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # fairseq prints
     asked = json.loads(sys.argv[1])
     plugin = importlib.import_module("fairseq_paradec")  # that of PYTHONPATH, not the one here
