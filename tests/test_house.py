@@ -24,6 +24,7 @@ GROUND = {
     "row",
     "target_order",
     "token_rules",
+    "utf8",
     "variants",
 }
 SEARCH = {"engine", "decoding", "methods"}

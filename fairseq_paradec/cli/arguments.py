@@ -46,6 +46,15 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def utf8(text: str) -> str:
+    """Read an argument that is text; Python reads bytes that are no UTF-8 as half characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: text in UTF-8") from error
+    return text
+
+
 def threads(text: str) -> int:
     """Read a number of threads; OpenMP ends a process that asks for too many."""
     count = whole_number(text)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from .. import extras, register
+from ..utf8 import restart_in_utf8
 from . import arguments
 
 #: The subcommands by purpose.
@@ -92,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the words after ``paradec``; None means the process's own.
     """
+    if argv is None:
+        restart_in_utf8()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in (["-h"], ["--help"]):
         print(overview())

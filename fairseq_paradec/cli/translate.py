@@ -41,7 +41,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "and paths that fsspec reads",
     )
     add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
-    add("--text", action="append", help="a sentence instead of files; may be repeated")
+    add(
+        "--text",
+        type=arguments.utf8,
+        action="append",
+        help="a sentence instead of files; may be repeated",
+    )
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
     add("--threads", type=arguments.threads, help="CPU threads (default: torch's)")
     add("--batch-size", type=number, help="sentences decoded together (default: 32)")
@@ -184,7 +189,7 @@ def read(files: Sequence[Path], flag: str = "FILE") -> Iterator[str]:
     """
     sources: list[Path | int] = [*files] or [sys.stdin.fileno()]
     for path in sources:
-        with open(path, encoding="utf-8-sig", newline="\n", closefd=bool(files)) as stream:
+        with open(path, encoding="utf-8", newline="\n", closefd=bool(files)) as stream:
             try:
                 yield from stream
             except UnicodeDecodeError as error:

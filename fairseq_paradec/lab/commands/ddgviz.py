@@ -22,6 +22,7 @@ from ... import files
 from ...cli import arguments
 from ...errors import UsageError, needs, option_error
 from ...records import TRACE, is_report, written_by
+from ...utf8 import without_marks
 from ..analysis import ddg, page, viewer
 from . import pages, trace
 
@@ -68,7 +69,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     show("--html", metavar="PAGE", help="write all of them to one page, which needs no other file")
     what = parser.add_argument_group("what to decode, with DATA").add_argument
     what("--path", metavar="MODEL", help=f"checkpoint of a Transformer (default: DATA/{MODEL})")
-    what("--text", metavar="SENTENCE", nargs="+", help="raw sentences of the source language")
+    what(
+        "--text",
+        type=arguments.utf8,
+        metavar="SENTENCE",
+        nargs="+",
+        help="raw sentences of the source language",
+    )
     what("--input", metavar="LINES", help="a file with a raw sentence a line; - is standard input")
     what(
         "--ids",
@@ -289,6 +296,7 @@ def _dataset(lines: Sequence[str], encoding: dict[str, str], task: Any) -> Any:
         raise option_error(f"--{name.replace('_', '-')}", encoding[name], kind[name]) from error
 
     def encode(line: str) -> str:
+        line = without_marks(line)
         for step in made:
             line = line if step is None else step.encode(line)
         return line

@@ -27,7 +27,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--sentences", type=number, default=100, help="how many at most (default: 100)")
     add("--rounds", type=number, default=1, help="timed rounds (default: 1)")
     add("--block-size", type=number, default=5, help="positions per pass (default: 5)")
-    add("--text", help="a sentence of your own, translated by DATA's model after the table")
+    add(
+        "--text",
+        type=arguments.utf8,
+        help="a sentence of your own, translated by DATA's model after the table",
+    )
     add("--threads", type=number, default=1, help="CPU threads (default: 1)")
 
 

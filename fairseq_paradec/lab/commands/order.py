@@ -86,7 +86,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     target.add_argument(
         "--length", type=arguments.whole_number, default=6, metavar="N", help="words (default: 6)"
     )
-    target.add_argument("--words", metavar="TEXT", help="the target itself, words with spaces")
+    target.add_argument(
+        "--words", type=arguments.utf8, metavar="TEXT", help="the target itself, words with spaces"
+    )
     target.add_argument("--rewrite", metavar="FILE", help="tokens with spaces, a target a line")
     add("--out", type=Path, metavar="FILE", help="also write a picture, .png or .svg")
 

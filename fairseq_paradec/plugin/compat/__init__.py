@@ -20,6 +20,7 @@ from .command_line import (
     remember_user_dir,
 )
 from .data import divide_into_buckets, refuse_torn_data
+from .encoding import drop_marks_in_hub, read_codes_in_utf8, run_commands_in_utf8
 from .ending import end_commands
 from .given import remember_given
 from .hub import refuse_unknown_overrides
@@ -35,6 +36,7 @@ from .repeats import forbid_repeats
 
 def apply() -> None:
     """Apply every fix."""
+    run_commands_in_utf8()
     make_swish_a_function()
     allow_fairseq_checkpoints()
     explain_checkpoint_errors()
@@ -49,6 +51,8 @@ def apply() -> None:
     check_arguments()
     refuse_torn_data()
     divide_into_buckets()
+    read_codes_in_utf8()
+    drop_marks_in_hub()
     honour_bf16()
     forbid_repeats()
     tell_beam_size()
