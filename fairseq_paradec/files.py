@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import option_error
+from .utf8 import without_marks
 
 
 def read(flag: str, path: str) -> str:
@@ -17,7 +18,7 @@ def read(flag: str, path: str) -> str:
         UsageError: it cannot be read, is empty, or is no UTF-8 text.
     """
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
+        text = without_marks(Path(path).read_bytes().decode("utf-8"))
     except OSError as error:
         raise option_error(flag, path, f"a file that can be read ({error.strerror})") from error
     except UnicodeDecodeError as error:

@@ -46,7 +46,7 @@ def test_every_line_is_a_row_whatever_stops_the_work(tmp_path, capsys, monkeypat
     words, text = command(out, folder), folder / "a.txt"
     folder.mkdir()
     (folder / ".hidden").write_text("not of the corpus\n")
-    text.write_text("\ufeff" + "\n".join(TEXT[:50]) + "\r\n")
+    text.write_text("\ufeff" + "\n\ufeff".join(TEXT[:50]) + "\r\n", encoding="utf-8")
     odd = ["\n", "a " * 1100 + "\n", "M\u00fcll \xff\n"]
     (folder / "b.gz").write_bytes(gzip.compress(b"".join(one.encode("latin-1") for one in odd)))
     parquet.write_table(pyarrow.table({"text": [TEXT[50]]}), folder / "c.parquet")

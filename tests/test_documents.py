@@ -147,6 +147,13 @@ def test_any_signs_come_back(text):
         assert found == text
 
 
+@pytest.mark.parametrize("format", ["text", "html", "markdown"])
+def test_a_byte_order_mark_is_no_part_of_a_text(format):
+    text = "\ufeff# Two dogs\n\n\ufeff* A dog.\ufeff It \ufeff<b>runs</b>.\n\ufeff\n"
+    marked, other = (Document(one, format, "en") for one in (text, text.replace("\ufeff", "")))
+    assert marked.sentences == other.sentences and marked.pieces == other.pieces
+
+
 def test_tags_stand_where_their_words_are():
     text = "The <b>red ball</b> of <a href=u>Anna</a> is <i>here</i>."
     document = Document(text, "html", "en")

@@ -23,8 +23,8 @@ from fairseq_paradec.translator.translation import Translation
 #: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
 TEXT = [
     "Two men sit on a bench in the park and eat ice cream.",
-    "",
-    "A dog runs.",
+    "\ufeff",  # a byte order mark, as inside joined files, is no text
+    "A \ufeffdog runs.",
     "  \t ",
     'A "dog\'s" ball & <b> | 3.5 [km] away!',
     " \u201eEin H\u00fcndchen\u201c 東京 ",
@@ -126,7 +126,7 @@ def test_interactive_reads_a_packed_folder(stock, wanted):
 def test_text_is_translated_as_by_interactive(
     source, decoding, packed, wanted, tmp_path, capsys, caplog, monkeypatch
 ):
-    text = tmp_path / "text"  # a byte order mark is no text
+    text = tmp_path / "text"
     text.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(TEXT).encode())
     few = ["--batch-size", "2", "--buffer-size", "4", "--decoding", decoding]
     given = [str(text)] if source == "file" else []

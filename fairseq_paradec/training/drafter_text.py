@@ -13,6 +13,7 @@ from ..errors import option_error
 from ..files import checksum, replacing
 from ..translator.corpus import crews, parts
 from ..translator.model_folder import ModelFolder
+from ..utf8 import bare
 from .distill import merge, plan
 
 if TYPE_CHECKING:  # torch takes seconds to load
@@ -97,7 +98,7 @@ def _write_subsets(data: Path, lines: Iterable[str], translator: "Translator", c
 def different(lines: Iterable[str]) -> Iterator[str]:
     """Yield each line once, without blank ones."""
     seen = set()
-    for line in map(str.strip, lines):
+    for line in map(bare, lines):
         key = hash(line)  # a long text's lines would not fit into memory
         if line and key not in seen:
             seen.add(key)

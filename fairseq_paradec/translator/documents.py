@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from ..utf8 import without_marks
 from .markup import CLOSE, OPEN, THING, WORDS, Atom, Block, has_words, parse
 from .sentences import split
 
@@ -86,7 +87,7 @@ class Document:
         self.language = language
         self.sentences: list[str] = []
         self.pieces: list[str | Sentence] = []
-        for piece in parse(text, format):
+        for piece in parse(without_marks(text), format):
             if isinstance(piece, str):
                 self.pieces.append(piece)
             else:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..utf8 import bare
 from .model_folder import ModelFolder
 
 #: Characters of a word after which it is cut, each a token then: BPE takes hours for long words.
@@ -61,7 +62,7 @@ class TextProcessing:
 
 def _split(line: str, tokenizer: Any, bpe: Callable[[str], str] | None) -> str:
     """Tokenise a line and split its words; None: no such step."""
-    line = line.strip()
+    line = bare(line)
     line = line if tokenizer is None else tokenizer.encode(line)
     if bpe is None:
         return line

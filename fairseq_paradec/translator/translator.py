@@ -24,6 +24,7 @@ from ..plugin.tasks import packed_only
 from ..plugin.tasks.loading import load_paths
 from ..plugin.tasks.translation import ParallelDecodingMixin
 from ..registry import ANY, METHODS, check_models
+from ..utf8 import bare
 from . import model_folder
 from .documents import Document, Text
 from .model_folder import ModelFolder
@@ -287,7 +288,7 @@ class Translator:
     ) -> Iterator[Translation]:
         """Translate some lines by batches of like length; ``first``: the first one's number."""
         empty = Translation("", None, "is empty")
-        found = {number: empty for number, line in enumerate(lines) if not line.text.strip()}
+        found = {number: empty for number, line in enumerate(lines) if not bare(line.text)}
         numbers = [number for number in range(len(lines)) if number not in found]
         done, words = 0, self.task.target_dictionary.__getitem__
         symbols = [self.encode(lines[number].text) for number in numbers]

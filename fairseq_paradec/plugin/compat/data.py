@@ -9,6 +9,7 @@ import numpy as np
 from fairseq.data import bucket_pad_length_dataset, indexed_dataset
 
 from ...errors import option_error
+from ...utf8 import bare
 from .patching import Function, around
 
 #: Bytes of an index before its sizes: magic number, version, type of tokens, count of sentences.
@@ -80,11 +81,12 @@ def divide_into_buckets() -> None:
 
 
 def explain_input(original: Function) -> Function:
-    """Wrap interactive's ``buffered_read``, to name text that cannot be read."""
+    """Wrap interactive's ``buffered_read``: name text that cannot be read, drop U+FEFF."""
 
     def buffered_read(path: str, buffer_size: int) -> Iterator[list[str]]:
         try:
-            yield from original(path, buffer_size)
+            for lines in original(path, buffer_size):
+                yield [bare(line) for line in lines]
         except OSError as error:
             raise option_error("--input", path, f"a text file ({error.strerror})") from error
         except UnicodeDecodeError as error:

@@ -49,7 +49,7 @@ class Corpus:
             first += len(some)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines, without their ends.
+        """Yield the lines, without their ends and byte order marks.
 
         Raises:
             UsageError: a file cannot be read.
@@ -60,7 +60,8 @@ class Corpus:
                 for line in found(system, path):
                     self._read += 1
                     self._bytes += len(line)
-                    yield line.removesuffix(b"\n").removesuffix(b"\r")
+                    text = line.replace(codecs.BOM_UTF8, b"")
+                    yield text.removesuffix(b"\n").removesuffix(b"\r")
             except UsageError:
                 raise
             except Exception as error:  # of a file system, a compression, or parquet
@@ -123,9 +124,7 @@ def _within(system: Any, path: str) -> list[str]:
 def _text(system: Any, path: str) -> Iterator[bytes]:
     """Yield the lines of a text file, which may be compressed."""
     with system.open(path, "rb", compression=_compression(path)) as stream:
-        lines = iter(stream)
-        yield from (first.removeprefix(codecs.BOM_UTF8) for first in islice(lines, 1))
-        yield from lines
+        yield from stream
 
 
 def _compression(path: str) -> str | None:
