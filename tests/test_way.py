@@ -36,6 +36,7 @@ BESIDES = {
     "token_rules.py": "what fairseq's limits allow at a position",
     "translator/text_processing.py": "a text as a model's symbols, and back",
     "translator/translation.py": "what became of a line, as a value",
+    "utf8.py": "a line without byte order marks",
 }
 #: Calls up the list: from, to, the functions. Each is a property of an object that was handed down.
 UP = {
