@@ -111,7 +111,7 @@ look() { # name: sets its state from what lies in its folder
     local folder=$runs/$1 made
     state_of[$1]='not run'
     if [ -f "$folder/done" ]; then
-        IFS= read -r made <"$folder/done"
+        IFS= read -r made <"$folder/done" || true # empty where a disk was full
         state_of[$1]='done'
         [ "$made" = "${command_of[$1]}" ] || state_of[$1]='done by another command'
     elif is_running "$folder"; then
