@@ -97,6 +97,25 @@ def test_the_projects_own_commands_are_read_by_what_they_name(tmp_path):
         assert (done.returncode, "missing DATA: data-bin/" in done.stderr) == (2, True), done.stderr
 
 
+def test_the_other_direction_is_made_of_data_behind_a_link(tmp_path):
+    """A path with .. behind a link to a folder leads away from it."""
+    (tmp_path / "data-bin").mkdir()
+    elsewhere = tmp_path / "a disk" / "data"
+    elsewhere.mkdir(parents=True)
+    (tmp_path / "data-bin" / "multi30k.en-de").symlink_to(elsewhere)
+    for name in ("dict.en.txt", "dict.de.txt", "train.en-de.de.bin", "valid.en-de.en.idx"):
+        (elsewhere / name).write_text(name)
+    (command,) = (text for text in COMMANDS if "mkdir -p data-bin/multi30k.de-en" in text)
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+    made = {p.name: p.read_text() for p in (tmp_path / "data-bin" / "multi30k.de-en").iterdir()}
+    assert made == {
+        "dict.en.txt": "dict.en.txt",
+        "dict.de.txt": "dict.de.txt",
+        "train.de-en.de.bin": "train.en-de.de.bin",
+        "valid.de-en.en.idx": "valid.en-de.en.idx",
+    }
+
+
 def test_runs_in_order_and_only_once(runs):
     runs.write(
         "# a comment",
