@@ -83,8 +83,12 @@ LINEAR = "lr-scheduler=polynomial_decay"
         ("--preset big --arch block_nat", "drafter-block-size=30 encoder-embed-dim=1024"),
         (
             "--arch block_nat_fast --start-from V",
-            "glancing-ratio-end=0.3 !soft-copy encoder-from=V",
+            "glancing-ratio-end=0.3 !soft-copy encoder-from=V drafter-block-size=8",
         ),
+        ("--preset big --arch block_nat_fast --start-from V", "drafter-block-size=8"),
+        # the papers' batches are for GPUs
+        ("", "max-tokens=4096 update-freq=1 lr=0.0003 max-update=100000 warmup-updates=4000"),
+        ("--preset big --arch block_nat", "max-tokens=4096 update-freq=1 max-update=50000"),
         ("--arch block_nat -- --decoder-embed-dim 64", "!soft-copy"),
         (
             "--preset tiny --arch block_nat -- --encoder-from V",
@@ -154,9 +158,9 @@ def test_settings(pairs, given, expected):
         assert got == (value if is_there else "none"), name
 
 
-@pytest.mark.parametrize(("gpus", "processes"), [(0, 3), (4, 2)])
-def test_a_batch_is_a_batch_whatever_the_device_and_the_processes(pairs, gpus, processes):
-    for preset, layers, batch in (("iwslt", "6+6", 4096), ("deep-shallow", "12+1", 25000)):
+@pytest.mark.parametrize(("gpus", "processes", "large"), [(0, 3, 4096), (4, 2, 25000)])
+def test_a_batch_is_a_batch_whatever_the_processes(pairs, gpus, processes, large):
+    for preset, layers, batch in (("iwslt", "6+6", 4096), ("deep-shallow", "12+1", large)):
         request = Request(pairs, preset, "another", updates=9, processes=processes)
         found = flags(plan(request, gpus))
         assert f"{found['encoder-layers']}+{found['decoder-layers']}" == layers
@@ -166,6 +170,18 @@ def test_a_batch_is_a_batch_whatever_the_device_and_the_processes(pairs, gpus, p
         assert found["distributed-world-size"] == str(processes)
         loss = "label_smoothed_cross_entropy" if gpus else "lean_cross_entropy"
         assert found["criterion"] == loss
+
+
+def test_on_a_cpu_no_update_takes_minutes():
+    """A GPU has the papers' batches; elsewhere they are as large as tiny's, at a lower rate."""
+    largest = max(settings(arch, "tiny", {"cpu"}).batch for arch in ARCHS)
+    for arch, preset in EVERY:
+        here, there = (settings(arch, preset, {device}) for device in ("cpu", "cuda"))
+        assert here.batch <= largest, (arch, preset)
+        assert (here.batch < there.batch) == (here.flags["lr"] < there.flags["lr"]), (arch, preset)
+        # A model is the same wherever it is trained.
+        blocks = [each.flags.get("drafter-block-size") for each in (here, there)]
+        assert (here.size, blocks[0]) == (there.size, blocks[1]), (arch, preset)
 
 
 @pytest.mark.parametrize(("arch", "preset"), EVERY)

@@ -28,6 +28,7 @@ presets:
   base          6+6 layers, d 512, ffn 2048, 100,000 updates
   big           6+6 layers, d 1024, ffn 4096, 300,000 updates
   deep-shallow  base with 12 encoder layers and 1 decoder layer
+  On a CPU base, big and deep-shallow have updates of 4,096 tokens, on a GPU the papers'.
   Of other kinds of models a preset has other settings, and drafters and heads have the sizes of
   what they start from.
 
