@@ -29,25 +29,27 @@ WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-r
 # Run by the interpreter the user picked, which may be of any age: no modern syntax here.
 define CHECK_MACHINE
 import os, shutil, sys, sysconfig
-def fail(message):
-    sys.exit("setup: " + message)
-version = "%d.%d" % sys.version_info[:2]
+minor = sys.version_info[:2]
+version = "%d.%d" % minor
 if version not in ("3.11", "3.12"):
-    fail("%s is Python %s; 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.11"
-         % (sys.executable, version))
+    why = ", on which fairseq does not install" if minor > (3, 12) else ""
+    sys.exit("setup: %s is Python %s%s; 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.12"
+             % (sys.executable, version, why))
+lacking = []
 try:
     import ensurepip, venv
 except ImportError as error:
-    fail("Python %s lacks the module %s: install it (Debian, Ubuntu: apt-get install python%s-venv)"
-         % (version, error.name, version))
+    lacking.append(("python%s-venv" % version, "Python %s lacks the module %s" % (version, error.name)))
 given = os.environ.get("CXX", "").split()[:1]
 if not any(shutil.which(name) for name in given or ["c++", "g++", "clang++"]):
-    fail("no C++ compiler (%s): install one (Debian, Ubuntu: apt-get install g++) or set CXX"
-         % (" ".join(given) or "c++, g++, clang++"))
+    lacking.append(("g++", "there is no C++ compiler (%s), nor does CXX name one"
+                    % (" ".join(given) or "c++, g++, clang++")))
 header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
 if not os.path.isfile(header):
-    fail("the headers of Python %s are missing (%s): install them (Debian, Ubuntu: apt-get install"
-         " python%s-dev)" % (version, header, version))
+    lacking.append(("python%s-dev" % version, "the headers of Python %s are missing (%s)" % (version, header)))
+if lacking:
+    sys.exit("setup: %s: install what is missing (Debian, Ubuntu: apt-get install %s)"
+             % ("; ".join(what for _, what in lacking), " ".join(package for package, _ in lacking)))
 endef
 export CHECK_MACHINE
 
@@ -115,7 +117,7 @@ endif
 # copying was cut short for an installed one: after an interruption the environment starts empty.
 $(STAMP): requirements.txt setup.py $(wildcard fairseq_paradec/engine/csrc/*)
 	@command -v "$(PYTHON)" >/dev/null || { \
-	    echo "setup: no interpreter '$(PYTHON)': install Python 3.11 or 3.12, or give one: make PYTHON=/path/to/python3.11" >&2; \
+	    echo "setup: no interpreter '$(PYTHON)': install Python 3.11 or 3.12, or give one: make PYTHON=/path/to/python3.12" >&2; \
 	    exit 1; }
 	@"$(PYTHON)" -c "$$CHECK_MACHINE"
 	@echo "[1/4] virtual environment in $(VENV)"
