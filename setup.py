@@ -100,7 +100,7 @@ setup(
         "fairseq_paradec.translator.importing": ["sentences.txt"],
         "fairseq_paradec.serve": ["page/*"],
         "fairseq_paradec.training": ["presets.toml"],
-        "fairseq_paradec.lab.measure": ["benchmark.schema.json", "passes.schema.json"],
+        "fairseq_paradec.lab.data": ["*.schema.json"],
     },
     install_requires=[
         # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.

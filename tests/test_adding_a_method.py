@@ -127,7 +127,7 @@ def test_it_is_decoded_measured_and_shown(said, home):
     systems = json.loads((runs / "b.json").read_text())["systems"]
     assert [one["promise"] for one in systems if one["label"].startswith("echo")] == ["exact"]
     rows = json.loads((runs / "l.json").read_text())["rows"]
-    assert [one["beyond ties"] for one in rows if one["decoder"] == "echo"] == [0]
+    assert [one["beyond_ties"] for one in rows if one["decoder"] == "echo"] == [0]
     assert re.search(r"\becho\b", said["flops"][1]) and "(echo)" in said["trace"][1]
     assert all("echo" in (runs / page).read_text() for page in ("t.html", "report.html"))
 

@@ -11,10 +11,16 @@ from support.tables import refused, run, table, write
 
 from fairseq_paradec.lab.analysis import by_length, likelihood, ngrams
 from fairseq_paradec.lab.analysis.agreement import Pair, contrastive_pairs
-from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, block_points
+from fairseq_paradec.lab.analysis.benchmark_tables import (
+    BEAM,
+    GREEDY,
+    OWN_GREEDY,
+    block_points,
+    tables,
+)
 from fairseq_paradec.lab.analysis.blocks import block_sizes
-from fairseq_paradec.lab.analysis.timing import Spread
 from fairseq_paradec.lab.commands import text_files
+from fairseq_paradec.lab.data.table import Value
 
 RNG = random.Random(5)
 CORPUS = [[RNG.choice("abcdef") for _ in range(RNG.randint(1, 12))] for _ in range(30)]
@@ -121,9 +127,9 @@ def test_ngram_precision_of_long_sentences(tmp_path, capsys):
     one, two = write(tmp_path / "one", "a b x d", "q"), write(tmp_path / "two", "a b c x", "q")
     options = ["--n", "1", "--n", "2", "--edges", "2", "--min-length", "4"]
     assert table(capsys, "ngram-precision", one, two, ref, *options) == [
-        ["all", "75.0", "75.0 (+0.0)", "33.3", "66.7 (+33.3)"],
-        ["left 2", "100.0", "100.0 (+0.0)", "100.0", "100.0 (+0.0)"],
-        ["right 2", "50.0", "50.0 (+0.0)", "0.0", "0.0 (+0.0)"],
+        ["all", "75.0", "75.0", "+0.0", "33.3", "66.7", "+33.3"],
+        ["left 2", "100.0", "100.0", "+0.0", "100.0", "100.0", "+0.0"],
+        ["right 2", "50.0", "50.0", "+0.0", "0.0", "0.0", "+0.0"],
     ]
 
 
@@ -262,15 +268,15 @@ def test_a_point_says_what_its_model_is(points):
 
 
 def test_a_point_has_its_speed_ups(points):
-    found = {OWN_GREEDY: Spread(1, 1, 1), GREEDY: Spread(2.25, 1.5, 3)}
+    found = {OWN_GREEDY: Value(1, 1, 1, 2), GREEDY: Value(2.25, 1.5, 3, 2)}
     assert points["regular 4"].speed_ups == found
-    assert points["both 4"].speed_ups[OWN_GREEDY] == Spread(3, 2, 4)
+    assert points["both 4"].speed_ups[OWN_GREEDY] == Value(3, 2, 4, 2)
 
 
 def test_a_benchmark_says_the_mean_accepted_block():
-    rows = {row["decoder"]: row for row in document()["tables"][0]["rows"]}
-    assert rows["regular 4"]["mean accepted block"] == 1.67
-    assert rows[GREEDY]["mean accepted block"] == "-"
+    rows = {row["decoder"]: row for row in tables(document())[0].rows}
+    assert rows["regular 4"]["mean_accepted_block"] == 1.67
+    assert rows[GREEDY]["mean_accepted_block"] is None
 
 
 def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
@@ -285,11 +291,11 @@ def test_the_command_writes_a_table_and_draws_it(tmp_path, capsys):
     assert table["rows"][2] == {
         "decoder": "regular 4",
         "label": "exact",
-        "mean accepted block": 1.67,
-        "passes per sentence": 7.0,
-        "length ratio": 1.0,
-        "x our greedy": "1.00 (1.00-1.00)",
-        "x fairseq greedy": "2.25 (1.50-3.00)",
+        "mean_accepted_block": 1.67,
+        "passes_per_sentence": 7.0,
+        "length_ratio": 1.0,
+        "x_our_greedy": {"middle": 1.0, "low": 1.0, "high": 1.0, "count": 2},
+        "x_fairseq_greedy": {"middle": 2.25, "low": 1.5, "high": 3.0, "count": 2},
     }
     doctored = document()
     doctored["setting"]["rounds"] = 50

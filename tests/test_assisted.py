@@ -34,12 +34,12 @@ def test_commands_that_measure_it(tmp_path: Path) -> None:
     swept = "--draft-confidence 0 --draft-confidence 1"
     rows = rows_of(tmp_path, f"acceptance --subset test --sentences 3 {swept}")
     found = [(row["decoder"], row["k"], row.get("confidence")) for row in rows]
-    assert found == [("greedy", "-", "-"), ("assisted", 12, 0.0), ("assisted", 12, 1.0)]
+    assert found == [("greedy", None, None), ("assisted", 12, 0.0), ("assisted", 12, 1.0)]
     assert all(row["label"].startswith("exact") for row in rows)
-    assert rows[1]["passes per sentence"] < rows[2]["passes per sentence"]  # one token a draft
+    assert rows[1]["passes_per_sentence"] < rows[2]["passes_per_sentence"]  # one token a draft
 
     rows = rows_of(tmp_path, "lossless --limit 3 --batch-sizes 3")
-    assert [row["block"] for row in rows] == [1, 3, 5, 8, "", "", 8, 8, 8]
+    assert [row["block"] for row in rows] == [1, 3, 5, 8, None, None, 8, 8, 8]
     trees = [f"draft_tree={size}" for size in (1, 8, 32)]
     others = ["adaptive_block=True", "draft_confidence=0.0", *trees]
     assert [row["other"] for row in rows[4:]] == others

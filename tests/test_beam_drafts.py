@@ -360,7 +360,7 @@ def test_lossless_counts_n_best_lists(tmp_path: Path) -> None:
     assert paradec([*words, "self_draft"]) == 0
     rows = json.loads(Path(out).read_text(encoding="utf-8"))["rows"]
     assert [(row["beam"], row["engine"]) for row in rows] == [
-        (beam, engine) for engine in ("native", "torch") for beam in (2, 3)
+        (beam, f"{engine} fp32") for engine in ("native", "torch") for beam in (2, 3)
     ]
     assert all(row["identical"] + row["ties"] == row["sentences"] == 3 for row in rows)
     assert all(row["passes"] >= 1 and row["block"] == 8 for row in rows)
@@ -386,7 +386,7 @@ def test_lossless_goes_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.Monke
     assert paradec([*words, "--out", str(out)]) == 0
     assert (judged, len(rows)) == ([2, 3], 1 + 8)
     found = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    assert [(row["beam"], row["batch size"]) for row in found[:4]] == rows[:2] + rows[3:5]
+    assert [(row["beam"], row["batch_size"]) for row in found[:4]] == rows[:2] + rows[3:5]
     assert all(row["identical"] + row["ties"] == 3 for row in found)
     assert [*tmp_path.iterdir()] == [out]
 

@@ -10,6 +10,7 @@ from support.commands import DEMO
 from support.losses import build
 from support.tables import run
 
+from fairseq_paradec.lab.data.table import Table
 from fairseq_paradec.lab.measure import acceptance_rows
 from fairseq_paradec.lab.measure.specs import read
 from fairseq_paradec.lab.measure.systems import FairseqSystem, Models
@@ -87,11 +88,12 @@ def test_a_row_says_how_long_outputs_are():
         "flags": {"block_size": 4},
         "ties": 0,
     }
-    row = acceptance_rows.row(
+    made = acceptance_rows.row(
         {"decoding": "blockwise"}, entry, entry["tokens"], [[5, 2], [6, 6, 2]]
     )
-    assert (row["tokens"], row["length ratio"], row["passes per sentence"]) == (8, 1.6, 2.5)
-    assert row[acceptance_rows.BLOCK] == round(8 / 5, 3)
+    (row,) = Table.of([made]).rows
+    assert (row["tokens"], row["length_ratio"], row["passes_per_sentence"]) == (8, 1.6, 2.5)
+    assert row["mean_accepted_block"] == round(8 / 5, 3)
 
 
 @pytest.mark.slow

@@ -105,13 +105,13 @@ def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):
     argv += ["--drafter-width", "32", "--mark", "x=gad:4:2.5", "--mark", "far=gad:4:9"]
     assert paradec(["breakeven", *TINY, *argv, "--out", "b.json", "--plot", "b.svg"]) == 0
     rows = json.loads((tmp_path / "b.json").read_text("utf-8"))["rows"]
-    assert len([row for row in rows if row["rate"] != "-"]) == 2 * 4 * 2 * 3
+    assert len([row for row in rows if row["rate"] is not None]) == 2 * 4 * 2 * 3
     for row in rows:
-        size, first = row["block size"], row["decoder"] == "blockwise"
+        size, first = row["block_size"], row["decoder"] == "blockwise"
         passes = [first + math.ceil((n - first) / (size + (not first))) for n in (8, 16, 24)]
         exact = {0: 1.0, 1: round(48 / sum(passes), 3)}
-        assert row["tokens a pass"] == exact.get(row["rate"], row["tokens a pass"])
-    marks = [(row["at"], row["speed-up"] == "-") for row in rows if row["at"] in ("x", "far")]
+        assert row["tokens_a_pass"] == exact.get(row["rate"], row["tokens_a_pass"])
+    marks = [(row["at"], row["speed_up"] is None) for row in rows if row["at"] in ("x", "far")]
     assert marks == [("x", False), ("far", True)] * 2
     assert paradec(["results", "--tables", ".", "--out", "all.md"]) == 0
     page = (tmp_path / "b.md").read_text("utf-8")
@@ -140,7 +140,7 @@ def test_the_curve_foretells_a_trained_drafters_speed(decoder, drafter, tmp_path
     argv += ["--block-sizes", "8", "--sentences", "30", "--rounds", "9"]
     assert paradec(["breakeven", *argv, "--busy", "--out", "b.json"]) == 0
     rows = json.loads((tmp_path / "b.json").read_text("utf-8"))["rows"]
-    speeds = {row["at"]: row["speed-up"] for row in rows}
+    speeds = {row["at"]: row["speed_up"] for row in rows}
     assert speeds[PREDICTED] == pytest.approx(speeds[OWN], rel=0.05)
 
 

@@ -12,6 +12,7 @@ from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.depth import Costs
 from fairseq_paradec.lab.analysis.break_even import MEASURED, PAYS
 from fairseq_paradec.lab.commands import breakeven as command
+from fairseq_paradec.lab.data.table import Table
 from fairseq_paradec.lab.measure import breakeven, breakeven_beams
 from fairseq_paradec.lab.settings import settings
 
@@ -32,16 +33,17 @@ def test_a_table_by_hand() -> None:
     way = breakeven_beams.Way("native", "self_draft", None)
     # A round of 3 drafted steps takes as long as 2.75 plain ones, once as 3.75.
     one, other = (Costs(1.0, (2.0, c), (4.0, c + 1.5)) for c in (2.0, 3.0))
-    rows = breakeven_beams.table(made(*words.split()), [way], [[one, one, other]])
-    assert [(row["at"], row["steps a pass"]) for row in rows] == [
+    found = breakeven_beams.table(made(*words.split()), [way], [[one, one, other]])
+    rows = Table.of(found).rows
+    assert [(row["at"], row["steps_a_pass"]) for row in rows] == [
         (PAYS, 2.75),
         ("x", 2.2),
         (MEASURED, 4.0),
     ]
-    assert [row["speed-up"] for row in rows] == [1.0, 0.8, pytest.approx(4 / 2.75, abs=1e-3)]
-    assert rows[1]["lowest round"] == pytest.approx(2.2 / 3.75, abs=1e-3)
-    assert rows[1]["highest round"] == 0.8
-    assert (rows[0]["ms a round"], rows[0]["plain step's ms"]) == (2750.0, 1000.0)
+    assert [row["speed_up"] for row in rows] == [1.0, 0.8, pytest.approx(4 / 2.75, abs=1e-3)]
+    assert rows[1]["lowest_round"] == pytest.approx(2.2 / 3.75, abs=1e-3)
+    assert rows[1]["highest_round"] == 0.8
+    assert (rows[0]["ms_a_round"], rows[0]["plain_step_ms"]) == (2750.0, 1000.0)
 
 
 def test_medians_over_sentences() -> None:
@@ -55,12 +57,12 @@ def test_a_run_from_flags_to_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     argv = ["--beam", "3", "--engines", "native,native-int8", "--block-sizes", "2,4"]
     assert paradec(["breakeven", *TINY, *argv, "--rates", "0,1", "--out", "b.json"]) == 0
     rows = json.loads(Path("b.json").read_text("utf-8"))["rows"]
-    cells = [(row["engine"], row["decoder"], row["steps drafted"]) for row in rows]
+    cells = [(row["engine"], row["decoder"], row["steps_drafted"]) for row in rows]
     ways = [("native", "assisted"), ("native", "self_draft"), ("native-int8", "assisted")]
     assert set(cells) == {(*way, depth) for way in ways for depth in (2, 4)}
     assert len(cells) == 3 * len(set(cells))
-    steps = {(row["steps drafted"], row["rate"]): row["steps a pass"] for row in rows}
-    assert [steps[depth, rate] for depth in (2, 4) for rate in ("0.0", "1.0")] == [1, 3, 1, 5]
+    steps = {(row["steps_drafted"], row["rate"]): row["steps_a_pass"] for row in rows}
+    assert [steps[depth, rate] for depth in (2, 4) for rate in (0.0, 1.0)] == [1, 3, 1, 5]
     assert paradec(["results", "--tables", ".", "--out", "all.md"]) == 0
     assert "When drafted beams pay: tiny, random weights" in Path("b.md").read_text("utf-8")
     of = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", "self_draft"]

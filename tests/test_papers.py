@@ -13,6 +13,7 @@ from fairseq_paradec.cli import main as cli
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis import papers_page
 from fairseq_paradec.lab.commands import papers
+from fairseq_paradec.lab.data.table import Result, Table, Value
 
 DATA = papers.load()
 ROWS = {row["id"]: row for row in DATA["rows"]}
@@ -85,14 +86,16 @@ def test_pictures_of_the_page_are_there():
 
 # ---- what a verdict stands on ------------------------------------------------------------------
 
-TABLES = {
-    "some": {
-        "tables": [
-            {"rows": [{"decoder": "a", "x": "2.00 (1.90-2.10)"}, {"decoder": "b [c]", "x": 4}]},
-            {"rows": [{"decoder": "a", "share": "57/100", "BLEU": "-0.50 [-1.00, +0.00]"}]},
-        ]
-    }
-}
+
+def some(*tables: list[dict[str, Any]]) -> dict[str, Result]:
+    """A result with these tables, by its name."""
+    return {"some": Result("some.json", {}, [Table.of(rows) for rows in tables])}
+
+
+TABLES = some(
+    [{"decoder": "a", "x": Value(2.0, 1.9, 2.1)}, {"decoder": "b [c]", "x": 4}],
+    [{"decoder": "a", "share": Value.share(57, 100), "BLEU": Value(-0.5, -1.0, 0.0)}],
+)
 
 
 def cell(decoder: str, column: str) -> list[Any]:
@@ -162,11 +165,11 @@ def test_a_page_shows_the_papers_figure_before_ours():
     assert "Rows: same direction 1; other direction 0;" in page
 
 
-ENDS = {"some": {"tables": [{"rows": [
-    {"decoder": "a", "x": "1.05 (0.99-1.10)", "BLEU": 30.0, "less": "-0.50 [-1.00, +0.10]"},
-    {"decoder": "b", "x": "2.00x (1.90 to 2.20)", "BLEU": 30.8, "less": "-2.00 [-3.00, -1.00]"},
+ENDS = some([
+    {"decoder": "a", "x": Value(1.05, 0.99, 1.1), "BLEU": 30.0, "less": Value(-0.5, -1, 0.1)},
+    {"decoder": "b", "x": Value(2.0, 1.9, 2.2), "BLEU": 30.8, "less": Value(-2, -3, -1)},
     {"decoder": "c", "x": 2, "BLEU": 32.0, "less": 0},
-]}]}}  # fmt: skip
+])  # fmt: skip
 
 
 @pytest.mark.parametrize(

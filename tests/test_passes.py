@@ -16,7 +16,8 @@ from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis import pass_costs
-from fairseq_paradec.lab.measure import documents
+from fairseq_paradec.lab.data import documents
+from fairseq_paradec.lab.data.table import Value
 from fairseq_paradec.lab.measure.passes import estimate
 from fairseq_paradec.lab.measure.passes.models import SIZES, SizedModel, check_model
 from fairseq_paradec.lab.measure.pieces import PIECES, decoder_pieces, encoder_pieces
@@ -167,18 +168,17 @@ def test_the_floor_is_the_larger_of_reading_and_computing():
     assert unknown == (pytest.approx(0.002), None)
     with_keys = pass_costs.floor(document, "fp32", [first | {"cache_bytes": 10**6}])
     assert with_keys.seconds == pytest.approx(0.003)
-    rows = {row["pass"]: row for row in pass_costs.tables(document)[1]["rows"]}
+    rows = {row["pass"]: row for row in pass_costs.tables(document)[1].rows}
     assert rows["decoder, 5 tokens"] == {
         "pass": "decoder, 5 tokens",
         "engine": "fp32",
-        "ms": 6.0,
-        "quartiles": "6.0-6.0",
-        "of 1 token": "1.50x",
-        "MiB read": 1.91,
+        "ms": Value(6.0, 6.0, 6.0),
+        "of_1_token": pytest.approx(1.5),
+        "MiB_read": 1.91,
         "MFLOP": 50.0,
-        "floor, ms": 5.0,
-        "floor by": "computing",
-        "distance": "1.20x",
+        "floor_ms": 5.0,
+        "floor_by": "computing",
+        "distance": pytest.approx(1.2),
     }
 
 
@@ -211,20 +211,19 @@ def test_an_estimate_by_hand():
     }
     document = made(acceptance=given)
     assert pass_costs.loop_seconds(document, "fp32") == pytest.approx(0.0005)
-    assert pass_costs.tables(document)[2]["rows"][-1] == {
+    assert pass_costs.tables(document)[2].rows[-1] == {
         "decoder": "CTranslate2 greedy",
         "engine": "ctranslate2",
-        "ms per token": 3.0,
-        "quartiles": "3.0-3.0",
-        "loop, ms": "-",
-        "floor of a pass, ms": 2.0,
-        "distance": "1.50x",
-        "encoder, ms": 1.0,
+        "ms_per_token": Value(3.0, 3.0, 3.0),
+        "loop_ms": None,
+        "floor_ms": 2.0,
+        "distance": pytest.approx(1.5),
+        "encoder_ms": 1.0,
     }
     table = pass_costs.tables(document)[-1]
-    assert table["title"].startswith("Estimate") and table["notes"][0].startswith("An ESTIMATE")
-    rows = {row["decoder"]: row for row in table["rows"]}
-    assert {name: row["ms per sentence"] for name, row in rows.items()} == {
+    assert table.title.startswith("Estimate") and table.notes[0].startswith("An ESTIMATE")
+    rows = {row["decoder"]: row for row in table.rows}
+    assert {name: row["ms_per_sentence"] for name, row in rows.items()} == {
         "fairseq beam 5": 5 + 15 * 10,
         "fairseq greedy": 5 + 14 * 8,
         "greedy": 60.4,  # 3 + 14 * (4 + 0.1): its own loop
@@ -232,15 +231,15 @@ def test_an_estimate_by_hand():
         "gad": 3 + 0.5 + 5 * (2 + 6 + 0.5),
         "assisted": 3 + 0.25 + 5 * (3 * 1 + 5.5 + 0.5),
     }
-    assert rows["gad"]["speed of fairseq beam 5's"] == "3.37x"  # 155 / 46
-    assert rows["gad"]["speed of fairseq greedy's"] == "2.54x"  # 117 / 46
-    assert rows["gad"]["floor, ms"] == 1 + 0.1 + 5 * (1 + 5)
-    assert rows["greedy"]["distance"] == "2.08x"  # 60.4 / (1 + 14 * 2)
+    assert rows["gad"]["speed_of_fairseq_beam_5"] == pytest.approx(155 / 46)
+    assert rows["gad"]["speed_of_fairseq_greedy"] == pytest.approx(117 / 46)
+    assert rows["gad"]["floor_ms"] == 1 + 0.1 + 5 * (1 + 5)
+    assert rows["greedy"]["distance"] == pytest.approx(60.4 / (1 + 14 * 2))
     assert {
         "Not estimated: `gad 9` in fp32: its passes were not measured.",
         "Not estimated: `pj`: unknown.",
         "k = 4 is assumed of `gad`: the file does not say it.",
-    } <= {*table["notes"]}
+    } <= {*table.notes}
 
 
 def test_acceptance_is_read_from_a_benchmark():
@@ -297,17 +296,17 @@ def test_the_document(document):
     ]
     own = document["searches"][2]
     assert own["name"] == "greedy" and 0 < own["loop_seconds"][0][0] < own["seconds"][0][0]
-    rows = document["tables"][3]["rows"]
+    rows = pass_costs.tables(document)[3].rows
     assert [row["piece"] for row in rows] == [*PIECES, "other", "whole pass"]
     for chunk in (1, 5):
-        *parts, whole = [row[f"{chunk}: ms"] for row in rows]
+        *parts, whole = [row[f"chunk_{chunk}_ms"] for row in rows]
         assert whole == pytest.approx(sum(parts), abs=0.002)
 
 
 def test_the_results_page_refuses_others(document, tmp_path):
     path = tmp_path / "other.json"
     for change, words in (
-        (lambda d: d["passes"][1]["seconds"][0].__setitem__(0, 9.0), "raw samples"),
+        (lambda d: d["passes"][1]["seconds"][0].__setitem__(0, -9.0), "-9.0 is less than"),
         (lambda d: d["passes"][1].update(seconds=[[1.0], [1.0]]), "than rounds"),
         (lambda d: d["setting"].update(engines=["torch"]), "engines"),
         (lambda d: d["passes"].pop(1), "one of each chunk"),
@@ -317,7 +316,7 @@ def test_the_results_page_refuses_others(document, tmp_path):
         change(other)
         path.write_text(json.dumps(other), encoding="utf-8")
         with pytest.raises(UsageError, match=f"{path}.*{words}"):
-            documents.read_document(path)
+            documents.read(path)
 
 
 @pytest.mark.slow

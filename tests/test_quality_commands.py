@@ -15,8 +15,10 @@ from support.image_models import HEADS, save, tiny_image_model
 from fairseq_paradec import images
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.lab.analysis.benchmark_tables import tables
 from fairseq_paradec.lab.analysis.rouge import rouge
-from fairseq_paradec.lab.measure import acceptance, documents
+from fairseq_paradec.lab.data import documents
+from fairseq_paradec.lab.data.table import Value
 from fairseq_paradec.lab.measure.loading import by_length, evenly
 from fairseq_paradec.lab.measure.text import plain_text
 from fairseq_paradec.plugin.tasks import loading
@@ -76,10 +78,10 @@ def greedy_outputs(data):
 
 def test_summaries_have_rouge_and_images_psnr(summaries, pictures, tmp_path):
     texts = benchmarked(summaries, tmp_path / "summaries.json", "pgj --block-size 3")
-    row = texts["tables"][0]["rows"][1]
+    row = tables(texts)[0].rows[1]
     named = [f"ROUGE-{kind}" for kind in ("1", "2", "L", "Lsum")]
     assert [name for name in row if name in named] == named
-    assert all(f"{name} - beam 5" in row for name in named) and "BLEU" not in str(texts)
+    assert all(f"{name}_less_beam_5" in row for name in named) and "BLEU" not in str(texts)
     words = loading.load(str(summaries), str(summaries / "model.pt"))[1].target_dictionary
     outputs, targets = (
         [plain_text(words.string(tokens).split(), "en") for tokens in column]
@@ -90,12 +92,12 @@ def test_summaries_have_rouge_and_images_psnr(summaries, pictures, tmp_path):
 
     decoders = ("blockwise", "near=blockwise --accept-distance 60", "pgj --block-size 8")
     grey = benchmarked(pictures, tmp_path / "images.json", *decoders)
-    rows = {row["decoder"]: row for row in grey["tables"][0]["rows"]}
+    rows = {row["decoder"]: row for row in tables(grey)[0].rows}
     labels = ["beam search", "exact", "exact", "exact", "relaxed", "exact"]
     assert [row["label"] for row in rows.values()] == labels
-    assert 1 <= rows["blockwise"]["mean accepted block"] < rows["near"]["mean accepted block"] <= 4
+    assert 1 <= rows["blockwise"]["mean_accepted_block"] < rows["near"]["mean_accepted_block"] <= 4
     assert rows["near"]["PSNR"] != rows["greedy"]["PSNR"] == rows["blockwise"]["PSNR"]
-    assert rows["blockwise"]["PSNR - greedy"] == "+0.00 [+0.00, +0.00]"
+    assert rows["blockwise"]["PSNR_less_greedy"] == Value(0.0, 0.0, 0.0)
     assert "BLEU" not in str(grey) and {s["tokens"] for s in grey["systems"]} == {4 * (COUNT + 1)}
     found = []
     for both in greedy_outputs(pictures):
@@ -119,12 +121,13 @@ def test_acceptance_and_lossless_of_images(pictures, tmp_path):
     flags = [*flags.split(), "--sentences", 4, "--batch-size", 2]
     greedy, exact, near = rows = run("acceptance", pictures, tmp_path / "a.json", *flags)["rows"]
     assert [row["label"] for row in rows] == ["exact", "exact", "relaxed"]
-    assert [row["epsilon"] for row in rows] == ["-", 0, 60]
+    assert [row["epsilon"] for row in rows] == [None, 0, 60]
     assert greedy["tokens"] == 4 * (COUNT + 1)  # also the judge's outputs are images
     assert greedy["PSNR"] == exact["PSNR"] != near["PSNR"] and "BLEU" not in greedy
-    assert exact["PSNR - greedy"] == "+0.00 [+0.00, +0.00]" and greedy["PSNR - greedy"] == "-"
-    assert exact[acceptance.BLOCK] < near[acceptance.BLOCK]
+    same = {"middle": 0.0, "low": 0.0, "high": 0.0}
+    assert (exact["PSNR_less_greedy"], greedy["PSNR_less_greedy"]) == (same, None)
+    assert exact["mean_accepted_block"] < near["mean_accepted_block"]
     flags = ["--decoding", "blockwise", "--limit", 2, "--batch-sizes", 2]
     rows = run("lossless", pictures, tmp_path / "l.json", *flags)["rows"]
-    assert len(rows) == 4 and all(row["beyond ties"] == 0 for row in rows)
+    assert len(rows) == 4 and all(row["beyond_ties"] == 0 for row in rows)
     assert rows[0]["passes"] == COUNT + 1  # block size 1: greedy search of a whole image

@@ -14,7 +14,8 @@ from support.trace_records import one_pass, write
 
 from fairseq_paradec.lab.analysis import report, speed_ups
 from fairseq_paradec.lab.analysis.tally import BEYOND, Tally
-from fairseq_paradec.lab.measure.documents import read_document
+from fairseq_paradec.lab.data import documents
+from fairseq_paradec.lab.data.table import Result, Table, Value, column, from_json, to_json
 
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 MACHINE = {"processor": 'P <1> & "2"', "cores": 2, "threads": 1, "accelerator": "none"}
@@ -26,27 +27,28 @@ NASTY_SHOWN = NASTY[:-4] + "\\x1b\\ud800\\u202e\\u2028"
 
 
 def benchmark():
-    return read_document(BENCHMARK)
+    return json.loads(BENCHMARK.read_bytes())
 
 
 def table(title="A table", **changes):
     """A table's document; None drops a field."""
     cells = (
-        ("gad 10", "10.5x (1-2)", "9/100", "+0.10 [-1, 1]", True),
-        ("Ü <i>", "-", "100/100", "-0.75 [-1, 1]", None),
-        ("gad 9", "9.3x (1-2)", "76/100", "-1.50 [-2, 0]", False),
-        ("gad 8", None, "8/100", "+0.00 [0, 0]", False),
+        ("gad 10", Value(10.5, 1, 2), Value.share(9, 100), Value(0.1, -1, 1), True),
+        ("Ü <i>", None, Value.share(100, 100), Value(-0.75, -1, 1), None),
+        ("gad 9", Value(9.3, 1, 2), Value.share(76, 100), Value(-1.5, -2, 0), False),
+        ("gad 8", None, Value.share(8, 100), Value(0, 0, 0), False),
     )
-    rows = [dict(zip(("name", "x", "share", "gain", "on"), row)) for row in cells]
+    times, gain = column("times", unit="x", form=".1f"), column("gain", form="+.2f")
+    rows = [dict(zip(("name", times, "share", gain, "on"), row)) for row in cells]
     document = {
         "schema": "fairseq_paradec.table",
-        "version": 1,
+        "version": 4,
         "title": title,
         "notes": ["Read `a|b` so.", "An odd ` is one."],
         "command": "paradec it --title '<t>'",
         "date": "2026-01-02",
         "machine": MACHINE,
-        "rows": rows,
+        **to_json(Table.of(rows)),
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
     } | changes
     return {name: value for name, value in document.items() if value is not None}
@@ -130,11 +132,10 @@ def test_the_pages_numbers_are_those_of_the_files(folder, capsys):
     (folder / BENCHMARK.name).write_text(json.dumps(document))
     status, printed, _ = run(capsys, "report", folder, "--out", out)
     page = out.read_text("utf-8")
-    tables = {one["title"]: one for one in [*document["tables"], *speed_ups.tables(document)]}
-    for title, one in (tables | {"a table.json": table()}).items():
-        words = {"None": "not run", "True": "yes", "False": "no"}
-        rows = [[words.get(str(cell), str(cell)) for cell in r.values()] for r in one["rows"]]
-        assert grid(page, title) == [list(one["rows"][0]), *rows]
+    tables = [*documents.check(document, "b.json").tables, *speed_ups.tables(document)]
+    by_title = {one.title: one for one in tables} | {"a table.json": from_json(table())}
+    for title, one in by_title.items():
+        assert grid(page, title) == [[c.name for c in one.columns], *one.text()]
     # 4 + 4 + 200 tokens; the first two of each by one pass, with one of two drafts accepted
     total = {row[0]: " ".join(row[1:]) for row in grid(page, "Traces and statistics")[1:]}
     assert total == {
@@ -178,7 +179,7 @@ def test_page_in_a_browser(folder, capsys):
         # Sorted by the first number in a cell, cells without one last.
         browser.all("[aria-label='a table.json'] thead button")[1].click()
         column = browser.texts("[aria-label='a table.json'] tbody td:nth-child(2)")
-        assert column == ["9.3x (1-2)", "10.5x (1-2)", "-", "not run"]
+        assert column == ["9.3x (1.0-2.0)", "10.5x (1.0-2.0)", "-", "-"]
         # The sentences that both traces have, in order of their numbers.
         for number in (2, 3, 10):
             assert browser.one("#viewer .name").text == f"sentence {number}"
@@ -190,25 +191,25 @@ def test_page_in_a_browser(folder, capsys):
 
 
 def test_warnings_name_what_differs():
-    def warnings(kind, *contents):
-        files = [report.Document(f"{i}.json", kind, one, []) for i, one in enumerate(contents)]
+    def warnings(*contents):
+        files = [Result(f"{i}.json", one, []) for i, one in enumerate(contents)]
         return report.warnings(files)
 
     other = table(versions={"torch": "3"}, machine=MACHINE | {"cores": 4})
     machine = 'P <1> & "2", {} cores, accelerator: none: {}'
     machines = [machine.format(2, "0.json"), machine.format(4, "1.json")]
     versions = ["torch 2.13.0: 0.json", "torch 3: 1.json"]
-    assert warnings("table", table(), table()) == []
-    assert warnings("table", table(), other) == [
+    assert warnings(table(), table()) == []
+    assert warnings(table(), other) == [
         ("Times of different machines must not be compared.", machines),
         ("Not all was measured with the same torch.", versions),
     ]
     first, second = benchmark(), benchmark()
-    assert warnings("benchmark", first) == []
+    assert warnings(first) == []
     gad = next(s for s in first["systems"] if s["label"] == "gad")
     gad["agreement"]["1"]["beyond ties"] = 2
     second["signatures"]["BLEU"] = "tok:intl"
-    scores, promise = warnings("benchmark", first, second)
+    scores, promise = warnings(first, second)
     assert scores[0].startswith("Not all BLEU scores are of one kind") and scores[1] == [
         "BLEU nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0: 0.json",
         "BLEU tok:intl: 1.json",
@@ -245,9 +246,9 @@ def test_an_audit_is_judged_by_what_the_record_promises(promise, verdict, title)
 
 
 def doctored():
-    """A benchmark whose tables contradict its samples."""
+    """A benchmark whose samples contradict its setting."""
     document = benchmark()
-    document["tables"][1]["rows"][0]["p95"] += 0.01
+    document["source_lengths"].append(9)
     return document
 
 
@@ -259,10 +260,10 @@ STATISTICS = json.dumps(without_passes(ONE)) + "\n"
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.json", json.dumps(table())[:-20], "a.json: cannot be read as JSON, or only a part of"),
-        ("a.json", table(version=2), "version 2; allowed: version 1"),
-        ("a.json", table(rows=[]), "a.json: 'rows' must be one or more"),
-        ("a.json", doctored(), "a.json: its tables do not follow from its raw samples"),
+        ("a.json", json.dumps(table())[:-20], "a.json: cannot be read as JSON: "),
+        ("a.json", table(version=1), "version 1; allowed: version 4"),
+        ("a.json", table(rows=[]), "a.json: $.rows: [] should be non-empty"),
+        ("a.json", doctored(), "a.json: as many source lengths as timed sentences"),
         ("a.jsonl", "", "a.jsonl, line 1: "),
         ("a.jsonl", LINE + LINE[: len(LINE) // 2], "line 2: the file is cut off in the middle"),
         ("a.jsonl", ONE | {"version": 99}, "a.jsonl, line 1: got version 99; allowed"),

@@ -14,7 +14,9 @@ from fairseq_paradec.cli.main import main
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis import summary_page
 from fairseq_paradec.lab.commands import results
-from fairseq_paradec.lab.measure import documents, machine
+from fairseq_paradec.lab.data import documents
+from fairseq_paradec.lab.data.table import Result, Table
+from fairseq_paradec.lab.measure import machine
 
 
 def paradec(*arguments: object) -> int:
@@ -27,7 +29,7 @@ def write_table(folder: Path, name: str = "some", **changes: Any) -> Path:
     rows = [{"model": "a|b", "ms": 1.5, "done": True, "gain": None, "note": ""}]
     path = folder / f"{name}.json"
     made_by = machine.circumstances(["lossless", "DATA", "--out", "results/some.json"])
-    documents.save(path, "A table", ["A note."], rows, made_by)
+    documents.save(path, "A table", Table.of(rows, notes=["A note."]), made_by)
     path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
     return path
 
@@ -88,7 +90,7 @@ def test_a_decoder_that_was_not_run_is_not_left_out(tmp_path):
     (greedy,) = choice()["decoders"]
     other = {"decoder": "`gad`", "needs": "a drafter"}
     page = rendered(tmp_path, decoders=[greedy, other])[tmp_path / "page.md"]
-    assert "| `gad` | a drafter | - | not run | not run | - | - | - | - | - |" in page
+    assert "| `gad` | a drafter | - | - | - | - | - | - | - | - |" in page
     assert "| decoder | needs | passes | fp32: ms |" in page
     assert "| --- | --- | --: | --: | --: | --- |" in page
 
@@ -107,9 +109,9 @@ def test_a_summary_says_only_what_was_measured(tmp_path, changes, words):
 
 
 def test_outputs_that_differ_are_counted(tmp_path):
-    row = {"decoder": "gad", "batch size": 1, "sentences": 90, "ties": 1, "beyond ties": 2}
+    row = {"decoder": "gad", "batch_size": 1, "sentences": 90, "ties": 1, "beyond_ties": 2}
     rows = [row | {"lossless": True}, row | {"lossless": False}]
-    found = {"some": {"rows": rows}}
+    found = {"some": Result("some.json", {}, [Table.of(rows)])}
     said = summary_page.counts({"lossless": ["some"]}, found)
     assert said.startswith("90 outputs") and "2 differ beyond ties, 1 by a tie" in said
 
@@ -147,7 +149,7 @@ def test_a_table_renders_with_its_circumstances(tmp_path):
     table = """
 | model | ms | done | gain | note |
 | --- | --: | --- | --: | --- |
-| a\\|b | 1.5 | yes | not run |  |
+| a\\|b | 1.5 | yes | - |  |
 """
     assert text.endswith(table)
 
@@ -170,15 +172,17 @@ def test_an_edited_page_is_shown_and_left_alone(tmp_path, capsys):
 def test_a_wrong_table_is_refused_by_file(tmp_path):
     for changes, words in (
         ({"schema": "other"}, ["schema 'other'", "fairseq_paradec.table"]),
-        ({"version": 2}, ["version 2", "allowed"]),
-        ({"notes": None}, ["'notes'", "list"]),
-        ({"rows": []}, ["'rows'", "one or more"]),
-        ({"rows": [{"a": 1}, {"b": 1}]}, ["'rows'", "same columns"]),
+        ({"version": 3}, ["version 3", "allowed: version 4"]),
+        ({"notes": None}, ["$.notes", "'array'"]),
+        ({"rows": []}, ["$.rows", "non-empty"]),
+        ({"rows": [{"a": 1}]}, ["other cells than the columns"]),
+        ({"columns": [{"key": "a", "name": n} for n in "ab"]}, ["the same key"]),
+        ({"rows": [{"a": {"low": 1}}]}, ["$.rows[0].a"]),
         ({"command": "python -m x --out=/x.json"}, ["/x.json", "relative"]),
     ):
         path = write_table(tmp_path, "wrong", **changes)
         with pytest.raises(UsageError) as error:
-            documents.read_document(path)
+            documents.read_published(path)
         assert all(word in str(error.value) for word in [str(path), *words])
 
 

@@ -13,9 +13,8 @@ from support.trace_records import read, write
 
 from fairseq_paradec.lab.analysis import acceptance_by_position, speed_ups
 from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY
-from fairseq_paradec.lab.analysis.timing import Spread
+from fairseq_paradec.lab.data.table import Value
 from fairseq_paradec.lab.measure import specs
-from fairseq_paradec.lab.measure.documents import options_of
 
 PEER = "CTranslate2 greedy"
 
@@ -37,6 +36,14 @@ BATCHES = {
 }
 
 
+def options_of(command: str) -> dict[str, Any]:
+    """What a benchmark's file has of a decoder's command."""
+    if command.startswith("--"):
+        return {}
+    spec = specs.read(command)
+    return {**spec.options, **({"path": spec.path} if spec.path else {})}
+
+
 def document(sweep: bool = True, systems: Any = None) -> dict[str, Any]:
     """A benchmark of twelve sentences; four, of 5, 5, 9 and 12 source tokens, one by one."""
     systems = SYSTEMS if systems is None else systems
@@ -56,7 +63,7 @@ def document(sweep: bool = True, systems: Any = None) -> dict[str, Any]:
     return benchmark(entries, {"latency": latency, "throughput": batches}, [5, 5, 9, 12], **setting)
 
 
-def of(found: list[speed_ups.SpeedUp], name: str) -> dict[str, tuple[Spread, str]]:
+def of(found: list[speed_ups.SpeedUp], name: str) -> dict[str, tuple[Value, str]]:
     """One system's speed-ups and their baselines, by setting."""
     return {one.at: (one.spread, one.against) for one in found if one.name == name}
 
@@ -66,36 +73,39 @@ def test_by_batch_threads_and_length_by_hand():
 
     The two sentences of 5 tokens: 8/2 and 12/4; that of 9: 8/1 and 6/2; that of 12: 8/1 and 6/6.
     """
-    found = of(speed_ups.speed_ups(document(), "batch"), OWN_GREEDY)
+    found = of(speed_ups.in_settings(document(), "batch"), OWN_GREEDY)
     assert list(found.items()) == [
-        ("batch 1", (Spread(4, 2, 6), BEAM)),
-        ("batch 8", (Spread(2, 2, 2), BEAM)),
-        ("batch 64", (Spread(1.25, 1, 1.5), BEAM)),
+        ("batch 1", (Value(4, 2, 6, 2), BEAM)),
+        ("batch 8", (Value(2, 2, 2, 2), BEAM)),
+        ("batch 64", (Value(1.25, 1, 1.5, 2), BEAM)),
     ]
-    found = of(speed_ups.speed_ups(document(), "threads"), OWN_GREEDY)
-    assert found == {"1 thread": (Spread(4, 2, 6), BEAM), "2 threads": (Spread(1.5, 1, 2), BEAM)}
+    found = of(speed_ups.in_settings(document(), "threads"), OWN_GREEDY)
+    assert found == {
+        "1 thread": (Value(4, 2, 6, 2), BEAM),
+        "2 threads": (Value(1.5, 1, 2, 2), BEAM),
+    }
     # Against our own greedy, fairseq's beam is 4/24 and 12/24.
-    found = of(speed_ups.speed_ups(document(), "batch", OWN_GREEDY), BEAM)
-    assert found["batch 1"] == (Spread(1 / 3, 1 / 6, 1 / 2), OWN_GREEDY)
-    assert of(speed_ups.speed_ups(document(), "length"), OWN_GREEDY) == {
-        "5 tokens": (Spread(3.5, 3, 4), BEAM),
-        "6-9 tokens": (Spread(5.5, 3, 8), BEAM),
-        "10-12 tokens": (Spread(4.5, 1, 8), BEAM),
+    found = of(speed_ups.in_settings(document(), "batch", OWN_GREEDY), BEAM)
+    assert found["batch 1"] == (Value(1 / 3, 1 / 6, 1 / 2, 2), OWN_GREEDY)
+    assert of(speed_ups.in_settings(document(), "length"), OWN_GREEDY) == {
+        "5 tokens": (Value(3.5, 3, 4, 2), BEAM),
+        "6-9 tokens": (Value(5.5, 3, 8, 2), BEAM),
+        "10-12 tokens": (Value(4.5, 1, 8, 2), BEAM),
     }
 
 
 def test_by_beam_each_has_its_baseline():
     """Beam 1 against fairseq's beam 1: 12/4, 8/4. Nobody measured fairseq's beam 2: 24/8, 24/12."""
-    found = speed_ups.speed_ups(document(), "beam")
+    found = speed_ups.in_settings(document(), "beam")
     assert [one.name for one in found] == [GREEDY, BEAM, "wide 1", "wide 2"]
-    assert of(found, "wide 1") == {"beam 1": (Spread(2.5, 2, 3), GREEDY)}
-    assert of(found, "wide 2") == {"beam 2": (Spread(2.5, 2, 3), BEAM)}
-    found = speed_ups.speed_ups(document(), "batch-beam")  # nor do batches of it have others
+    assert of(found, "wide 1") == {"beam 1": (Value(2.5, 2, 3, 2), GREEDY)}
+    assert of(found, "wide 2") == {"beam 2": (Value(2.5, 2, 3, 2), BEAM)}
+    found = speed_ups.in_settings(document(), "batch-beam")  # nor do batches of it have others
     assert {one.name for one in found} == {"wide 1"}
-    assert of(found, "wide 1")["batch 1"] == (Spread(2.5, 2, 3), GREEDY)
-    assert of(found, "wide 1")["batch 8"] == (Spread(1, 1, 1), GREEDY)
+    assert of(found, "wide 1")["batch 1"] == (Value(2.5, 2, 3, 2), GREEDY)
+    assert of(found, "wide 1")["batch 8"] == (Value(1, 1, 1, 2), GREEDY)
     # Peers were timed sentence by sentence alone.
-    names = [{row["decoder"] for row in one["rows"]} for one in speed_ups.tables(document())]
+    names = [{row["decoder"] for row in one.rows} for one in speed_ups.tables(document())]
     assert [PEER in one for one in names] == [False, False, False, False, False, True]
 
 
@@ -131,12 +141,13 @@ def test_acceptance_by_hand():
     found = acceptance_by_position.count([{"trace": passes[:3]}, {"trace": passes[3:]}])
     counts = [(p.position, p.drafted, p.reached, p.accepted, p.rescued) for p in found]
     assert counts == [(1, 7, 7, 6, 1), (2, 5, 4, 3, 0), (3, 1, 1, 0, 0)]
-    rows = acceptance_by_position.rows(found)
-    assert (rows[1]["% of drafted"], rows[1]["% of these"]) == (60.0, 75.0)
+    table = acceptance_by_position.as_table(found)
+    row = table.rows[1]
+    assert (row["accepted_share"], row["accepted_share_if_reached"]) == (60.0, 75.0)
     # Where nothing got so far, there is no share.
     rejected = acceptance_by_position.count([{"trace": [one_pass("a b", "x b", 0)]}])
-    rows = acceptance_by_position.rows(rejected)
-    assert rows[1]["% of these"] == "-"
+    table = acceptance_by_position.as_table(rejected)
+    assert table.rows[1]["accepted_share_if_reached"] is None
 
 
 @pytest.fixture(scope="module")
@@ -178,13 +189,13 @@ def test_mistakes_are_named(tmp_path, traced, capsys):
     whole, bare, doctored, twisted, cut = (tmp_path / name for name in names)
     write(whole, document())
     write(bare, document(sweep=False, systems=plain))
-    write(doctored, document() | {"tables": []})
+    write(doctored, document() | {"source_lengths": []})
     write(twisted, read(traced["gad"])[0] | {"output": ["x"]})
     cut.write_bytes(traced["gad"].read_bytes()[:-50])
     for arguments, words in (
         (["speed-up", bare, "--by", "threads"], "--by: got 'threads'; allowed: what"),
         (["speed-up", whole, "--by", "batch", "--against", "me"], "--against: got 'me'; allo"),
-        (["speed-up", doctored, "--by", "batch"], "do not follow from its raw"),
+        (["speed-up", doctored, "--by", "batch"], "source_lengths: []"),
         (["histogram", whole, "--decoder", "me"], "--decoder: got 'me'; allowed: a decoder of"),
         (["histogram", traced["gad"]], "BENCHMARK: got"),
         (["acceptance", traced["greedy"]], "TRACE: got"),
@@ -193,17 +204,3 @@ def test_mistakes_are_named(tmp_path, traced, capsys):
         (["acceptance", traced["gad"], traced["gad"]], "allowed: each file once"),
     ):
         assert words in refused(capsys, "analyse", *arguments)
-
-
-def test_decoders_of_older_files_get_their_options_from_their_commands():
-    """Those of today as ``--decoder`` reads them; a flag that is no more keeps its text."""
-    for command in (one[0] for name, one in SYSTEMS.items() if name != PEER):
-        spec = specs.read(command)
-        assert options_of(command) == {**spec.options, **({"path": spec.path} if spec.path else {})}
-    assert options_of("gad --adaptive-block --block-size=4 --compile --draft-confidence 0.5") == {
-        "decoding": "gad",
-        "adaptive_block": True,
-        "block_size": 4,
-        "compile": True,
-        "draft_confidence": 0.5,
-    }

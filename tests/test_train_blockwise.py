@@ -109,10 +109,10 @@ def test_rows_of_several_models_and_what_they_are_called(made: Path) -> None:
     labels = [row["label"].replace(" but for 1 ties of 2", "") for row in rows]
     own = ["exact", "exact", "relaxed"]
     assert labels == ["exact", *own, *(f"other model: {label}" for label in own), *own]
-    assert [row["beta"] for row in rows[1:4]] == ["-", 1, 2]
-    assert rows[2]["BLEU - first"].startswith("+0.00 [") and rows[0]["BLEU - first"] == "-"
-    assert rows[4]["BLEU - greedy"] == "-" and rows[4]["BLEU - first"] != "-"
-    assert all(row["identical, %"] == 100 for row in rows if row["label"].endswith("exact"))
+    assert [row["beta"] for row in rows[1:4]] == [None, 1, 2]
+    assert rows[2]["BLEU_less_first"]["middle"] == 0 and rows[0]["BLEU_less_first"] is None
+    assert rows[4]["BLEU_less_greedy"] is None and rows[4]["BLEU_less_first"] is not None
+    assert all(row["identical"] == 100 for row in rows if row["label"].endswith("exact"))
 
 
 def test_blocks_and_broken_promises_by_hand() -> None:
@@ -135,7 +135,7 @@ def test_the_minimum_block_and_mistakes(made: Path, monkeypatch: Any, capsys: An
     base, whole, heads = files(made)
     rows = table(made, "--path", whole, "--min-block", 1, "--min-block", 3, "--block-size", 3)
     assert [(row["k"], row["l"]) for row in rows[1:]] == [(3, 1), (3, 3)]
-    assert (rows[1]["identical, %"], rows[2]["ties"], rows[2]["label"]) == (100.0, "-", "relaxed")
+    assert (rows[1]["identical"], rows[2]["ties"], rows[2]["label"]) == (100.0, None, "relaxed")
     # The corpus is of words, which have no distance: that is said before any work.
     monkeypatch.setattr(acceptance, "judged", lambda *_: pytest.fail("work has started"))
     out, target = made / "no.json", made / "refused.pt"

@@ -48,7 +48,9 @@ def counts(pytestconfig: pytest.Config) -> dict[tuple[str, str], Counter[str]]:
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     if asked(config) != "cuda" or not config.stash[COUNTS]:
         return
-    from fairseq_paradec.lab.measure import documents, machine
+    from fairseq_paradec.lab.data import documents
+    from fairseq_paradec.lab.data.table import Table
+    from fairseq_paradec.lab.measure import machine
     from gpu import gates  # not before the device is known to be there: fairseq takes seconds
 
     counts, said = config.stash[COUNTS], f"{RESULTS} is not written: not all gates have held"
@@ -56,6 +58,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if exitstatus == 0 and counts.keys() == wanted:
         made_by = machine.circumstances([]) | {"command": "make test-gpu"}
         table = [{"decoder": d, "precision": p} | found for (d, p), found in counts.items()]
-        documents.save(RESULTS, "Gates of every method on CUDA", gates.NOTES, table, made_by)
+        found = Table.of(table, notes=gates.NOTES)
+        documents.save(RESULTS, "Gates of every method on CUDA", found, made_by)
         said = f"{RESULTS} is written: {len(table)} gates"
     terminalreporter.write_line(said)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY, tables
+from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY
 from support.commands import ROOT
 
 
@@ -28,15 +28,15 @@ def benchmark(
                 "memory": dict.fromkeys(sizes, 1.0),
                 "differences": {BEAM: none, GREEDY: none},
                 "label": label,
+                "shown": label,
                 "threads": 1 if is_peer else None,
             }
             | own
         )
-    found = stored | {
+    return stored | {
         "title": "Made up",
         "setting": stored["setting"] | setting,
         "systems": entries,
         "source_lengths": lengths,
         "seconds": seconds,
     }
-    return found | {"tables": tables(found)}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import Fields
+from ..data.table import Cells, Table, column
 
 #: The records' symbols for the end of a sentence and for a position without a guess.
 EOS, NO_GUESS = "</s>", "<pad>"
@@ -73,15 +73,23 @@ def _add(found: list[Position], draft: Sequence[str], verifier: Sequence[str], g
             return
 
 
-def rows(found: Sequence[Position]) -> list[Fields]:
+SHARE = column("accepted_share", "% of drafted", "%")
+SHARE_IF_REACHED = column("accepted_share_if_reached", "% of these", "%")
+
+
+def rows(found: Sequence[Position]) -> list[Cells]:
     """Return a table's rows, shares in %."""
     table_rows = []
     for one in found:
         reached = one.rate_if_reached
-        row: Fields = {"position": one.position, "drafted": one.drafted, "accepted": one.accepted}
-        row["% of drafted"] = round(100 * one.rate, 1)
-        row["all before accepted"] = one.reached
-        row["% of these"] = "-" if reached is None else round(100 * reached, 1)
+        row: Cells = {
+            "position": one.position,
+            "drafted": one.drafted,
+            "accepted": one.accepted,
+        }
+        row[SHARE] = round(100 * one.rate, 1)
+        row["all_before_accepted"] = one.reached
+        row[SHARE_IF_REACHED] = None if reached is None else round(100 * reached, 1)
         row["rescued"] = one.rescued
         table_rows.append(row)
     return table_rows
@@ -96,7 +104,6 @@ NOTES = (
 )
 
 
-def as_table(found: Sequence[Position]) -> dict[str, Any]:
-    """Return the table's ``title``, ``notes`` and ``rows``; no rows without drafts."""
-    title = "Acceptance by position in the draft"
-    return {"title": title, "notes": list(NOTES), "rows": rows(found)}
+def as_table(found: Sequence[Position]) -> Table:
+    """Return the table; it has no rows without drafts."""
+    return Table.of(rows(found), "Acceptance by position in the draft", NOTES)

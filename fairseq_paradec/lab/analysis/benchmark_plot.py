@@ -12,6 +12,7 @@ matplotlib.rcParams["text.parse_math"] = False  # a $ in a label is a $
 
 from matplotlib import pyplot as plt  # noqa: E402
 
+from ..data.samples import LATENCY, samples, speed_ups  # noqa: E402
 from . import figures  # noqa: E402
 from .benchmark_tables import (  # noqa: E402
     GREEDY,
@@ -19,12 +20,11 @@ from .benchmark_tables import (  # noqa: E402
     BlockPoint,
     label,
     latencies,
-    milliseconds,
     shown,
     threads,
     throughput,
 )
-from .timing import percentile, speed_up  # noqa: E402
+from .timing import milliseconds, percentile  # noqa: E402
 
 # Colours of the labels.
 COLOURS = {
@@ -38,7 +38,7 @@ COLOURS = {
 WRONG = "#c0392b"
 
 
-def draw(document: dict[str, Any], target: Path | BinaryIO) -> None:
+def draw(document: Mapping[str, Any], target: Path | BinaryIO) -> None:
     """Write the picture of a benchmark."""
     seconds, setting = document["seconds"], document["setting"]
     panels = [_latency]
@@ -74,11 +74,11 @@ def colour(system: dict[str, Any]) -> str:
     return COLOURS["exact"] if name.startswith("exact") else COLOURS.get(name, WRONG)
 
 
-def _latency(ax: Any, document: dict[str, Any]) -> None:
+def _latency(ax: Any, document: Mapping[str, Any]) -> None:
     """Bars: median time of a sentence; lines to the p95; colour by label."""
     times = latencies(document)
     systems = [s for s in document["systems"] if s["label"] in times]
-    medians = [milliseconds(times[s["label"]]).median for s in systems]
+    medians = [milliseconds(times[s["label"]]).middle for s in systems]
     tails = [1000 * percentile(times[s["label"]], 95) for s in systems]
     _bars(ax, systems, medians, "ms per sentence, batch 1 (bar: median, line: to p95)", tails)
     shown = {label(s): colour(s) for s in systems}
@@ -104,7 +104,7 @@ def _bars(
     ax.set_xlabel(meaning)
 
 
-def _throughput(ax: Any, document: dict[str, Any]) -> None:
+def _throughput(ax: Any, document: Mapping[str, Any]) -> None:
     """Sentences per second: lines by batch size, or bars for a single size."""
     sweep, count = document["seconds"]["throughput"], document["setting"]["sentences"]
     sizes = [int(size) for size in sweep]
@@ -112,11 +112,11 @@ def _throughput(ax: Any, document: dict[str, Any]) -> None:
     systems = [s for s in document["systems"] if s["label"] in first]
     if len(sizes) == 1:
         (times,) = sweep.values()
-        rates = [throughput(times[s["label"]], count).median for s in systems]
+        rates = [throughput(times[s["label"]], count).middle for s in systems]
         _bars(ax, systems, rates, f"sentences per second, batch {sizes[0]}")
         return
     for system in systems:
-        rates = [throughput(times[system["label"]], count).median for times in sweep.values()]
+        rates = [throughput(times[system["label"]], count).middle for times in sweep.values()]
         ax.plot(sizes, rates, marker="o", markersize=3)
     ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, [str(size) for size in sizes])
@@ -126,15 +126,16 @@ def _throughput(ax: Any, document: dict[str, Any]) -> None:
     legend(ax, [shown(system) for system in systems])
 
 
-def _threads(ax: Any, document: dict[str, Any]) -> None:
+def _threads(ax: Any, document: Mapping[str, Any]) -> None:
     """Lines: speed-up against our greedy with as many threads (santilli2023, Figure 3)."""
-    latency = document["seconds"]["latency"]
-    counts = sorted(latency, key=int)
+    counts = sorted(map(int, document["seconds"]["latency"]))
+    single = [one for one in samples(document) if one.kind == LATENCY]
+    found = speed_ups(single, OWN_GREEDY, lambda one: one.threads)
     systems = [s for s in document["systems"] if s["promise"] != "peer"]
     for name in (system["label"] for system in systems):
-        gains = [speed_up(latency[c][OWN_GREEDY], latency[c][name]).median for c in counts]
-        ax.plot([int(c) for c in counts], gains, marker="o", markersize=3)
-    ax.set_xticks([int(c) for c in counts])
+        gains = [found[name, count].middle for count in counts]
+        ax.plot(counts, gains, marker="o", markersize=3)
+    ax.set_xticks(counts)
     ax.set_ylim(bottom=0)
     ax.set_xlabel("CPU threads")
     ax.set_ylabel(f"speed-up against {OWN_GREEDY}, as many threads")
@@ -167,7 +168,7 @@ def draw_blocks(benchmarks: Mapping[str, Sequence[BlockPoint]], target: Path | B
         for title, points in benchmarks.items():
             for name, ones in series(points).items():
                 gains = [point.speed_ups[base] for _, point in ones]
-                blocks, middles = [point.block for _, point in ones], [g.median for g in gains]
+                blocks, middles = [point.block for _, point in ones], [g.middle for g in gains]
                 (line,) = ax.plot(blocks, middles, marker="o", markersize=4)
                 ax.vlines(blocks, [g.low for g in gains], [g.high for g in gains], line.get_color())
                 for (number, _), x, y in zip(ones, blocks, middles):

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import Fields
-from .timing import Rounds, Spread, length_bins, percentile, round_medians, speed_up, total
+from ..data.samples import LATENCY, THROUGHPUT, Rounds, Sample, samples, speed_ups
+from ..data.table import Cells, Column, Table, Value, column
+from .timing import length_bins, milliseconds, percentile
 
 # The baselines, which every benchmark has.
 BEAM, GREEDY, OWN_GREEDY = "fairseq beam 5", "fairseq greedy", "greedy"
@@ -17,97 +18,119 @@ BLOCKS = (
 )
 
 
-def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the tables of a benchmark, each with ``title``, ``notes`` and ``rows``.
+#: Columns of several tables.
+MS = column("ms_per_sentence", unit="ms", form=".2f")
+RATE = column("sentences_per_second", "sentences/s", form=".1f")
+MEMORY = column("memory", unit="MiB")
+#: Columns of speed-ups, by baseline.
+AGAINST = {
+    base: column(key, unit="x", form=".2f")
+    for base, key in (
+        (BEAM, "x_beam_5"),
+        (GREEDY, "x_fairseq_greedy"),
+        (OWN_GREEDY, "x_our_greedy"),
+    )
+}
 
-    They are made of the raw samples; the benchmark's own ``tables`` are not read.
-    """
+#: Speed-ups of systems in groups of samples, by baseline.
+Gains = Mapping[str, Mapping[tuple[str, Any], Value]]
+
+
+def tables(document: Mapping[str, Any]) -> list[Table]:
+    """Return the tables of a benchmark, made of its raw samples."""
     own = [s for s in document["systems"] if s["promise"] != "peer"]
     peers = [s for s in document["systems"] if s["promise"] == "peer"]
     setting, seconds = document["setting"], document["seconds"]
     main, latency = main_threads(document), latencies(document)
+    alone, raw = alone_samples(document), list(samples(document))
+    gains = {base: speed_ups(alone, base) for base in AGAINST}
+    blocks = any("blocks" in s for s in own)
     found = [
-        {
-            "title": "Output",
-            "notes": [
+        Table.of(
+            [output_row(s, blocks) for s in own],
+            "Output",
+            [
                 f"Differences of {listed(document['signatures'])} with their 95% paired-bootstrap "
                 "intervals.",
                 "Ties: the outputs part where the two tokens' log-probabilities differ by less than"
                 " 1e-4.",
                 "tokens: with </s>. passes: of the decoder, at batch 1.",
-                *([BLOCKS] if any("blocks" in s for s in own) else []),
+                *([BLOCKS] if blocks else []),
             ],
-            "rows": [output_row(s, any("blocks" in other for other in own)) for s in own],
-        },
-        {
-            "title": f"Latency: batch 1, {setting['dtype']}, {threads(main)}",
-            "notes": [
+        ),
+        Table.of(
+            [latency_row(s, latency, gains) for s in own],
+            f"Latency: batch 1, {setting['dtype']}, {threads(main)}",
+            [
                 "Medians over the rounds, lowest and highest round in brackets. p95: over the "
                 "sentences. Speed-ups: ratios of a round's total times.",
                 "memory: peak beyond the loaded models, in MiB.",
             ],
-            "rows": [latency_row(s, latency) for s in own],
-        },
+        ),
     ]
     sweep = seconds["throughput"]
     if sweep:
+        batched = [s for s in raw if s.kind == THROUGHPUT]
+        of_batches = {base: speed_ups(batched, base, lambda s: s.batch) for base in AGAINST}
         found.append(
-            {
-                "title": f"Throughput: {setting['dtype']}, {threads(main)}",
-                "notes": ["Batches of sentences of similar length; speed-ups at the same size."],
-                "rows": [
-                    throughput_row(s, size, times, setting["sentences"])
+            Table.of(
+                [
+                    throughput_row(s, size, times, setting["sentences"], of_batches)
                     for size, times in sweep.items()
                     for s in own + peers
                     if s["label"] in times
                 ],
-            }
+                f"Throughput: {setting['dtype']}, {threads(main)}",
+                ["Batches of sentences of similar length; speed-ups at the same size."],
+            )
         )
     bins = length_bins(document["source_lengths"], BINS)
+    bin_of = {item: name for name, items in bins.items() for item in items}
+    by_length = speed_ups(alone, GREEDY, lambda s: bin_of[s.item])
     found.append(
-        {
-            "title": f"Speed-up against {GREEDY}, by source length in tokens ({threads(main)})",
-            "notes": [],
-            "rows": [
+        Table.of(
+            [
                 {"decoder": shown(s), "label": label(s)}
                 | {
-                    f"{name} (n={len(items)})": speed_up(
-                        latency[GREEDY], latency[s["label"]], items
-                    ).text(2, "x")
+                    column(f"tokens_{name}", f"{name} (n={len(items)})", "x", ".2f"): by_length[
+                        s["label"], name
+                    ]
                     for name, items in bins.items()
                 }
                 for s in own
             ],
-        }
+            f"Speed-up against {GREEDY}, by source length in tokens ({threads(main)})",
+        )
     )
     if len(seconds["latency"]) > 1:
+        single = [s for s in raw if s.kind == LATENCY]
+        by_threads = speed_ups(single, OWN_GREEDY, lambda s: s.threads)
         found.append(
-            {
-                "title": "Threads: batch 1, median ms; speed-up against our greedy with as many",
-                "notes": [],
-                "rows": [threads_row(s, seconds["latency"]) for s in own]
-                + peer_threads_rows(peers, seconds["latency"]),
-            }
+            Table.of(
+                [threads_row(s, seconds["latency"], by_threads) for s in own]
+                + peer_threads_rows(peers, seconds["latency"], by_threads),
+                "Threads: batch 1, median ms; speed-up against our greedy with as many",
+            )
         )
     if peers:
         found.append(
-            {
-                "title": "Peers: the same checkpoint in another engine",
-                "notes": [
-                    (
-                        "Each at its own best number of threads and in its own dtype; speed-ups "
-                        "are against the table above"
-                        if document.get("version", 3) < 3
-                        else "Each in its own dtype, with its own number of threads; speed-ups are "
-                        "against Latency above"
-                    )
-                    + f", in the same rounds ({setting['dtype']}, {threads(main)}).",
+            Table.of(
+                [peer_row(s, latency, gains, int(main)) for s in peers],
+                "Peers: the same checkpoint in another engine",
+                [
+                    "Each in its own dtype, with its own number of threads; speed-ups are against "
+                    f"Latency above, in the same rounds ({setting['dtype']}, {threads(main)}).",
                     "identical: to fairseq greedy.",
                 ],
-                "rows": [peer_row(s, latency, int(main)) for s in peers],
-            }
+            )
         )
     return found
+
+
+def alone_samples(document: Mapping[str, Any]) -> list[Sample]:
+    """Return the samples of single sentences outside the thread sweep."""
+    main = int(main_threads(document))
+    return [s for s in samples(document) if s.kind == LATENCY and s.threads == main]
 
 
 def main_threads(document: Mapping[str, Any]) -> str:
@@ -140,8 +163,7 @@ def shown_names(systems: Sequence[dict[str, Any]]) -> list[str]:
     """
 
     def engine(system: dict[str, Any]) -> str:
-        compiled = " compiled" if system.get("compiled") else ""  # by earlier versions
-        return f"{system['engine']} {system['engine_dtype']}{compiled}"
+        return f"{system['engine']} {system['engine_dtype']}"
 
     own = [s["promise"] != "peer" and s["label"] not in (BEAM, GREEDY) for s in systems]
     several = len({engine(s) for s, is_own in zip(systems, own, strict=True) if is_own}) > 1
@@ -152,9 +174,8 @@ def shown_names(systems: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def shown(system: dict[str, Any]) -> str:
-    """Return a system's label as tables show it; older documents have labels alone."""
-    name: str = system.get("shown", system["label"])
-    return name
+    """Return a system's label as tables show it."""
+    return str(system["shown"])
 
 
 def label(system: dict[str, Any]) -> str:
@@ -175,23 +196,23 @@ def label(system: dict[str, Any]) -> str:
     return f"exact but for {ties} ties of {checked}" if ties else "exact"
 
 
-def output_row(system: dict[str, Any], blocks: bool = False) -> Fields:
+def output_row(system: dict[str, Any], blocks: bool = False) -> Cells:
     """Return a system's row on its outputs."""
     at_one = system["agreement"]["1"]
-    row: Fields = {
+    row: Cells = {
         "decoder": shown(system),
         "label": label(system),
         "parameters": system["parameters"],
-        "identical to greedy": f"{at_one['identical']}/{at_one['sentences']}",
+        "identical_to_greedy": Value.share(at_one["identical"], at_one["sentences"]),
         "ties": at_one["ties"],
     }
     row |= quality(system, BEAM) | quality(system, GREEDY)
     passes, tokens, sentences = system["passes"], system["tokens"], at_one["sentences"]
-    row["passes per sentence"] = "-" if passes is None else round(passes / sentences, 2)
-    row["tokens per pass"] = "-" if passes is None else round(tokens / passes, 2)
+    row["passes_per_sentence"] = None if passes is None else round(passes / sentences, 2)
+    row["tokens_per_pass"] = None if passes is None else round(tokens / passes, 2)
     if blocks:
-        row["mean accepted block"] = (
-            round(tokens / system["blocks"], 2) if "blocks" in system else "-"
+        row["mean_accepted_block"] = (
+            round(tokens / system["blocks"], 2) if "blocks" in system else None
         )
     return row
 
@@ -205,73 +226,67 @@ class BlockPoint:
     block: float  # its mean accepted block; greedy search has blocks of one token
     passes: float  # per sentence
     length: float  # its tokens by those of our greedy search
-    speed_ups: dict[str, Spread]  # at batch 1, by baseline
+    speed_ups: dict[str, Value]  # at batch 1, by baseline
 
 
-def block_points(document: dict[str, Any]) -> list[BlockPoint]:
+def block_points(document: Mapping[str, Any]) -> list[BlockPoint]:
     """Return our greedy search and each blockwise system of a benchmark, in its order."""
-    times = latencies(document)
+    alone = alone_samples(document)
+    gains = {base: speed_ups(alone, base) for base in (OWN_GREEDY, GREEDY)}
     tokens = {system["label"]: system["tokens"] for system in document["systems"]}
     points = []
     for system in document["systems"]:
         name = system["label"]
         if name == OWN_GREEDY or "blocks" in system:
-            speed_ups = {base: speed_up(times[base], times[name]) for base in (OWN_GREEDY, GREEDY)}
             block = system["tokens"] / system.get("blocks", system["tokens"])
             passes = system["passes"] / system["agreement"]["1"]["sentences"]
             length = tokens[name] / tokens[OWN_GREEDY]
-            points.append(BlockPoint(name, label(system), block, passes, length, speed_ups))
+            own = {base: found[name, None] for base, found in gains.items()}
+            points.append(BlockPoint(name, label(system), block, passes, length, own))
     return points
 
 
-def quality(system: dict[str, Any], baseline: str) -> Fields:
+def difference(metric: str, baseline: str) -> Column:
+    """Return the column of a metric's difference from a baseline."""
+    return column(
+        f"{metric}_less_{baseline.replace(' ', '_')}", f"{metric} - {baseline}", form="+.2f"
+    )
+
+
+def quality(system: dict[str, Any], baseline: str) -> Cells:
     """Return a system's scores, and their differences from a baseline's."""
-    row: Fields = {metric: round(score, 2) for metric, score in system["scores"].items()}
-    for metric, (difference, low, high) in system["differences"][baseline].items():
-        name = f"{metric} - {baseline.removeprefix('fairseq ')}"
-        row[name] = f"{difference:+.2f} [{low:+.2f}, {high:+.2f}]"
+    row: Cells = {metric: round(score, 2) for metric, score in system["scores"].items()}
+    for metric, ends in system["differences"][baseline].items():
+        row[difference(metric, baseline.removeprefix("fairseq "))] = Value(*ends)
     return row
 
 
-def against_baselines(name: str, times: dict[str, Rounds]) -> Fields:
+def against_baselines(name: str, gains: Gains, group: object = None) -> Cells:
     """Return the speed-ups of one system, by baseline."""
-    heads = {BEAM: "x beam 5", GREEDY: "x fairseq greedy", OWN_GREEDY: "x our greedy"}
-    return {head: speed_up(times[base], times[name]).text(2) for base, head in heads.items()}
+    return {AGAINST[base]: found[name, group] for base, found in gains.items()}
 
 
-def latency_row(system: dict[str, Any], times: dict[str, Rounds]) -> Fields:
+def latency_row(system: dict[str, Any], times: dict[str, Rounds], gains: Gains) -> Cells:
     """Return a system's latency of one sentence."""
     name = system["label"]
     return {
         "decoder": shown(system),
         "label": label(system),
-        "ms per sentence": milliseconds(times[name]).text(2),
+        MS: milliseconds(times[name]),
         "p95": round(1000 * percentile(times[name], 95), 2),
-        **against_baselines(name, times),
-        "memory": memory(system, "1"),
+        **against_baselines(name, gains),
+        MEMORY: system["memory"]["1"],
     }
 
 
-def memory(system: dict[str, Any], size: str) -> float | str:
-    """Return a peak in MiB, or "unknown"."""
-    found = system["memory"].get(size)
-    return "unknown" if found is None else found
-
-
-def milliseconds(rounds: Rounds) -> Spread:
-    """Return the median time of a sentence, in ms."""
-    spread = round_medians(rounds)
-    return Spread(1000 * spread.median, 1000 * spread.low, 1000 * spread.high)
-
-
-def throughput(rounds: Rounds, sentences: int) -> Spread:
+def throughput(rounds: Rounds, sentences: int) -> Value:
     """Return sentences per second."""
-    return Spread.of([sentences / total(times) for times in rounds])
+    return Value.of([sentences / sum(times) for times in rounds])
 
 
 def throughput_row(
-    system: dict[str, Any], size: str, times: dict[str, Rounds], sentences: int
-) -> Fields:
+    system: dict[str, Any], size: str, times: dict[str, Rounds], sentences: int, gains: Gains
+) -> Cells:
     """Return a system's throughput at one batch size."""
     name = system["label"]
     agreement = system["agreement"][size]
@@ -279,49 +294,63 @@ def throughput_row(
         "batch": int(size),
         "decoder": shown(system),
         "label": label(system),
-        "sentences/s": throughput(times[name], sentences).text(1),
-        **against_baselines(name, times),
-        "identical": f"{agreement['identical']}/{agreement['sentences']}",
-        "memory": memory(system, size),
+        RATE: throughput(times[name], sentences),
+        **against_baselines(name, gains, int(size)),
+        "identical": Value.share(agreement["identical"], agreement["sentences"]),
+        MEMORY: system["memory"][size],
     }
 
 
-def threads_row(system: dict[str, Any], latency: dict[str, dict[str, Rounds]]) -> Fields:
+def _at_threads(
+    count: str, times: dict[str, Rounds], name: str, gains: Mapping[tuple[str, Any], Value]
+) -> Cells:
+    """Return a system's latency with a number of threads."""
+    return {
+        column(f"threads_{count}_ms", f"{threads(count)}, ms", "ms", ".2f"): milliseconds(
+            times[name]
+        ),
+        column(f"threads_{count}_x", f"{threads(count)}, x", "x", ".2f"): gains[name, int(count)],
+    }
+
+
+def threads_row(
+    system: dict[str, Any],
+    latency: dict[str, dict[str, Rounds]],
+    gains: Mapping[tuple[str, Any], Value],
+) -> Cells:
     """Return latency by the number of threads (santilli2023, Figure 3)."""
-    row: Fields = {"decoder": shown(system), "label": label(system)}
+    row: Cells = {"decoder": shown(system), "label": label(system)}
     for count, times in latency.items():
-        ours = times[system["label"]]
-        row[f"{threads(count)}, ms"] = milliseconds(ours).text(2)
-        row[f"{threads(count)}, x"] = speed_up(times[OWN_GREEDY], ours).text(2)
+        row |= _at_threads(count, times, system["label"], gains)
     return row
 
 
 def peer_threads_rows(
-    peers: Iterable[dict[str, Any]], latency: dict[str, dict[str, Rounds]]
-) -> list[Fields]:
+    peers: Iterable[dict[str, Any]],
+    latency: dict[str, dict[str, Rounds]],
+    gains: Mapping[tuple[str, Any], Value],
+) -> list[Cells]:
     """Return the latency of peers that were timed with all these numbers of threads."""
-    found: dict[str, Fields] = {}
+    found: dict[str, Cells] = {}
     for count, times in latency.items():
         for peer in peers:
             if peer["threads"] in (None, int(count)) and peer["label"] in times:
                 name = peer["label"].removesuffix(f", {threads(count)}")
                 row = found.setdefault(name, {"decoder": name, "label": label(peer)})
-                row[f"{threads(count)}, ms"] = milliseconds(times[peer["label"]]).text(2)
-                gain = speed_up(times[OWN_GREEDY], times[peer["label"]])
-                row[f"{threads(count)}, x"] = gain.text(2)
+                row |= _at_threads(count, times, peer["label"], gains)
     return [row for row in found.values() if len(row) == 2 + 2 * len(latency)]
 
 
-def peer_row(system: dict[str, Any], times: dict[str, Rounds], main: int) -> Fields:
+def peer_row(system: dict[str, Any], times: dict[str, Rounds], gains: Gains, main: int) -> Cells:
     """Return the latency of a peer, with its own dtype and threads."""
     name, at_one = system["label"], system["agreement"]["1"]
     return {
         "peer": name,
         "dtype": system["dtype"],
         "threads": system["threads"] or main,
-        "ms per sentence": milliseconds(times[name]).text(2),
+        MS: milliseconds(times[name]),
         "p95": round(1000 * percentile(times[name], 95), 2),
-        **against_baselines(name, times),
-        "identical": f"{at_one['identical']}/{at_one['sentences']}",
+        **against_baselines(name, gains),
+        "identical": Value.share(at_one["identical"], at_one["sentences"]),
         **quality(system, GREEDY),
     }

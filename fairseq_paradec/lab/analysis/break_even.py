@@ -8,6 +8,8 @@ time is a straight line over passes a token, and reciprocals are interpolated.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..data.table import Value
+
 # What a row is, besides a mark: a point of a curve; a trained drafter's own drafts; the curve's
 # point with as many tokens a pass as those.
 MEASURED, OWN, PREDICTED = "measured", "own drafts", "own drafts, predicted"
@@ -37,6 +39,12 @@ class Point(NamedTuple):
     speed_up: float  # against greedy search in the same engine, the median of the rounds
     low: float  # the lowest round's
     high: float  # the highest round's
+
+    @classmethod
+    def of(cls, tokens: float, gain: Value) -> "Point":
+        """Return the point of a speed-up."""
+        assert gain.low is not None and gain.high is not None
+        return cls(tokens, gain.middle, gain.low, gain.high)
 
 
 def at(points: Sequence[Point], tokens: float) -> Point | None:

@@ -1,10 +1,10 @@
 """Loss curves of trainings side by side: a table of their means, and a picture."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import Fields
+from ..data.table import Cells, Table, column
 
 #: Losses by name, each by the number of updates.
 Curves = Mapping[str, Mapping[int, float]]
@@ -14,11 +14,12 @@ PARTS = 10
 TRAIN, VALID = "train loss", "valid loss"
 
 
-def rows(runs: Mapping[str, Curves]) -> list[Fields]:
+def table(runs: Mapping[str, Curves], notes: Sequence[str] = ()) -> Table:
     """Return the losses of runs: means of training's parts, then validation's last common point.
 
     Args:
         runs: curves by name, all with a training loss.
+        notes: of the table.
     """
     ends = [max(curves[TRAIN]) for curves in runs.values()]
     found = []
@@ -31,17 +32,18 @@ def rows(runs: Mapping[str, Curves]) -> list[Fields]:
         last = max(both)
         losses = {name: one[last] for name, one in zip(runs, points, strict=True)}
         found.append(_row("validation", str(last), losses))
-    return found
+    return Table.of(found, notes=notes)
 
 
-def _row(name: str, updates: str, losses: Mapping[str, float | None]) -> Fields:
+def _row(name: str, updates: str, losses: Mapping[str, float | None]) -> Cells:
     """Return a row, with how far the others are from the first."""
-    row: Fields = {"loss": name, "updates": updates}
-    row |= {run: "-" if loss is None else round(loss, 3) for run, loss in losses.items()}
+    row: Cells = {"loss": name, "updates": updates}
+    for run, loss in losses.items():
+        row[column(run, run)] = None if loss is None else round(loss, 3)
     (first, its), *others = losses.items()
     for run, loss in others:
         less = None if loss is None or its is None else round(loss - its, 3) + 0.0  # no -0
-        row[f"{run} - {first}"] = "-" if less is None else f"{less:+.3f}"
+        row[column(f"{run}_less_{first}", f"{run} - {first}", form="+.3f")] = less
     return row
 
 

@@ -1,46 +1,34 @@
 """Tables as Markdown."""
 
-import re
 from collections.abc import Sequence
-from typing import Any
+
+from ..data.table import Table, Value
 
 
-def shown(value: object) -> str:
-    """Return a cell's value as text; None means ``not run``."""
-    if value is None:
-        return "not run"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
+def cell(text: str) -> str:
+    """Return a text for a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
-def cell(value: object) -> str:
-    """Return a cell's value as text for a Markdown table."""
-    return " ".join(shown(value).split()).replace("|", "\\|")
+def _is_plain(found: Table, key: str) -> bool:
+    """Return whether a column has numbers alone."""
+    return found.is_numeric(key) and not any(isinstance(r[key], Value | tuple) for r in found.rows)
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows; columns of numbers are aligned to the right."""
-    columns = list(rows[0])
-    cells = [[cell(row[column]) for column in columns] for row in rows]
-    numeric = [
-        all(re.fullmatch(r"[-+]?[\d.]+|-|not run", one) for one in column) for column in zip(*cells)
-    ]
+def table(found: Table) -> str:
+    """Format a table; columns of plain numbers are aligned to the right."""
     lines = [
-        [cell(column) for column in columns],
-        ["--:" if right else "---" for right in numeric],
-        *cells,
+        [cell(one.name) for one in found.shown],
+        ["--:" if _is_plain(found, one.key) else "---" for one in found.shown],
+        *([cell(text) for text in line] for line in found.text()),
     ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def markdown(found: Sequence[dict[str, Any]]) -> str:
+def markdown(found: Sequence[Table]) -> str:
     """Join tables to Markdown."""
     parts = []
     for one in found:
-        parts += [
-            one["title"] and f"## {one['title']}",
-            "\n".join(f"- {note}" for note in one["notes"]),
-        ]
-        parts.append(table(one["rows"]))
+        notes = "\n".join(f"- {note}" for note in one.notes)
+        parts += [one.title and f"## {one.title}", notes, table(one)]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...output import printable
-from .markdown import shown
+from ..data.table import Table
 
 #: Start of every page. Files with another start are never overwritten.
 MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec."
@@ -91,29 +91,18 @@ def picture(svg: bytes, description: str) -> str:
     return f'<img src="data:image/svg+xml;base64,{code}" alt="{text(description)}">\n'
 
 
-#: Cells without a number in a column of numbers.
-BLANK = ("", "-", "not run", "unknown")
-
-
-def table(rows: Sequence[dict[str, Any]], name: str = "table") -> str:
+def table(found: Table, name: str = "table") -> str:
     """Return a table as a part of a page; columns of numbers are aligned to the right."""
-    heads = list(rows[0])
-    lines = [[shown(row[head]) for head in heads] for row in rows]
-    kinds = [_kind(column) for column in zip(*lines)]
-    top = "".join(f'<th scope="col"{kind}>{text(head)}</th>' for head, kind in zip(heads, kinds))
+    kinds = [' class="number"' if found.is_numeric(one.key) else "" for one in found.shown]
+    top = "".join(
+        f'<th scope="col"{kind}>{text(one.name)}</th>' for one, kind in zip(found.shown, kinds)
+    )
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(name)}">\n'
         f'<table class="grid">\n<thead><tr>{top}</tr></thead>\n<tbody>\n'
-        + "".join(_line(line, kinds) for line in lines)
+        + "".join(_line(line, kinds) for line in found.text())
         + "</tbody>\n</table>\n</div>\n"
     )
-
-
-def _kind(column: Sequence[str]) -> str:
-    """Return the attribute of a column's cells: numbers, if each cell begins like one."""
-    filled = [cell for cell in column if cell not in BLANK]
-    numbers = filled and all(cell.lstrip("+-")[:1].isdecimal() for cell in filled)
-    return ' class="number"' if numbers else ""
 
 
 def _line(cells: Sequence[str], kinds: Sequence[str]) -> str:

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UsageError
+from ..data.table import Cell, Result, Row, Table, Value
 from . import Fields
 from .markdown import table
 
-Documents = Mapping[str, Mapping[str, Any]]
+Results = Mapping[str, Result]
 
 #: What is found, as the page says it; the first two stand on claims.
 VERDICTS = {
@@ -58,70 +59,75 @@ here was trained with one seed; **(one seed)** marks what may hang on it, its sp
 BLEU_SPREAD = 0.9
 
 
-def value(cell: Sequence[Any], documents: Documents) -> float:
+def value(cell: Sequence[Any], results: Results) -> float:
     """Return the number in a cell of a result.
 
     Args:
-        cell: the result's name, a condition (column: value; ``*`` stands for any text), a column.
-            The first table with that column and a fitting row is meant.
-        documents: all results, by name.
+        cell: the result's name, a condition (column: value; ``*`` stands for any text), a column;
+            both columns by their keys. The first table with that column and a fitting row is meant.
+        results: all of them, by name.
 
     Raises:
         UsageError: there is no such cell, there are several, or it holds no number.
     """
-    name, condition, column = cell
-    return _number(_text(cell, documents), f"{name}, {condition}, {column}")
+    found = _cell(cell, results)
+    if isinstance(found, Value):
+        return found.middle
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        return float(found)
+    name, condition, key = cell
+    raise UsageError(f"papers.toml: {name}, {condition}, {key} is {found!r}, not a number")
 
 
-def _text(cell: Sequence[Any], documents: Documents) -> Any:
+def _cell(cell: Sequence[Any], results: Results) -> Cell:
     """Return what stands in a cell; see ``value``."""
-    name, condition, column = cell
-    if name not in documents:
+    name, condition, key = cell
+    if name not in results:
         raise UsageError(f"papers.toml: got {name!r}; allowed: a result")
-    for one in documents[name]["tables"]:
-        rows = [row for row in one["rows"] if column in row and _fits(row, condition)]
+    for one in results[name].tables:
+        rows = [row for row in one.rows if key in row and _fits(one, row, condition)]
         if len(rows) > 1:
             raise UsageError(f"papers.toml: {name} has {len(rows)} rows with {condition}")
         if rows:
-            return rows[0][column]
-    raise UsageError(f"papers.toml: {name} has no row with {condition} and column {column!r}")
+            return rows[0][key]
+    raise UsageError(f"papers.toml: {name} has no row with {condition} and column {key!r}")
 
 
-def figure(one: Fields, documents: Documents) -> float:
+def figure(one: Fields, results: Results) -> float:
     """Return a figure: a cell, or a sum of two; its ratio to another, or its difference from it."""
-    found = value(one["of"], documents)
+    found = value(one["of"], results)
     if "plus" in one:
-        found += value(one["plus"], documents)
+        found += value(one["plus"], results)
     if "over" in one:
-        return found / value(one["over"], documents)
+        return found / value(one["over"], results)
     if "less" in one:
-        return found - value(one["less"], documents)
+        return found - value(one["less"], results)
     return found
 
 
-def spread(one: Fields, documents: Documents) -> tuple[float, float]:
+def spread(one: Fields, results: Results) -> tuple[float, float]:
     """Return the least and the largest that a figure may be, by the intervals in its cells.
 
     Cells that hold none are taken as they are, but for a difference of two BLEU.
     """
-    low, high = _interval(one["of"], documents)
+    low, high = _interval(one["of"], results)
     if "plus" in one:
-        more = _interval(one["plus"], documents)
+        more = _interval(one["plus"], results)
         low, high = low + more[0], high + more[1]
     if "over" in one:
-        least, most = _interval(one["over"], documents)
+        least, most = _interval(one["over"], results)
         return low / most, high / least
     if "less" in one:
-        least, most = _interval(one["less"], documents)
+        least, most = _interval(one["less"], results)
         low, high = low - most, high - least
         if one["of"][2] == "BLEU" and 0 != low == high:
             return low - BLEU_SPREAD, high + BLEU_SPREAD
     return low, high
 
 
-def unsure(row: Fields, documents: Documents) -> set[str]:
+def unsure(row: Fields, results: Results) -> set[str]:
     """Return the figures that begin a claim which does not hold all over the spreads."""
-    spreads = {key: spread(one, documents) for key, one in row.get("figures", {}).items()}
+    spreads = {key: spread(one, results) for key, one in row.get("figures", {}).items()}
     found = set()
     for left, sign, right in row.get("claims", []):
         ends = spreads[right] if isinstance(right, str) else (right, right)
@@ -132,13 +138,13 @@ def unsure(row: Fields, documents: Documents) -> set[str]:
     return found
 
 
-def checked(row: Fields, documents: Documents) -> dict[str, float]:
+def checked(row: Fields, results: Results) -> dict[str, float]:
     """Return a row's figures, its claims checked.
 
     Raises:
         UsageError: a claim does not hold, a verdict stands on none, or names what is not there.
     """
-    figures = {key: figure(one, documents) for key, one in row.get("figures", {}).items()}
+    figures = {key: figure(one, results) for key, one in row.get("figures", {}).items()}
     if row["verdict"] not in VERDICTS:
         raise UsageError(f"{row['id']}: got {row['verdict']!r}; allowed: {', '.join(VERDICTS)}")
     claims = row.get("claims", [])
@@ -168,13 +174,13 @@ def counts(rows: Sequence[Fields]) -> dict[str, int]:
     }
 
 
-def page(data: Mapping[str, Any], documents: Documents) -> str:
+def page(data: Mapping[str, Any], results: Results) -> str:
     """Render docs/papers.md.
 
     Args:
         data: papers.toml: ``papers``, each with ``title``, ``short`` and perhaps ``picture``, and
             ``rows``.
-        documents: all results, by name.
+        results: all of them, by name.
 
     Raises:
         UsageError: a verdict does not stand; see ``checked``.
@@ -185,22 +191,22 @@ def page(data: Mapping[str, Any], documents: Documents) -> str:
     for key, paper in data["papers"].items():
         rows = [row for row in data["rows"] if row["id"].startswith(f"{key}-")]
         parts.append(f"## {paper['short']}\n\n{paper['title']}")
-        parts.append(table([_line(row, documents) for row in rows]))
+        parts.append(table(Table.of([_line(row, results) for row in rows])))
         if "picture" in paper:
             path, text = paper["picture"]
             parts.append(f"![{text}]({path})\n\n{text}")
     return "\n\n".join(parts) + "\n"
 
 
-def _line(row: Fields, documents: Documents) -> dict[str, str]:
+def _line(row: Fields, results: Results) -> Row:
     """Return a row of the page's table."""
     ones = row.get("figures", {})
     numbers = {
         key: f"{number:.{ones[key].get('digits', 2)}f}"
-        for key, number in checked(row, documents).items()
+        for key, number in checked(row, results).items()
     }
     marks = {key: f" ({one['mark']})" for key, one in ones.items() if "mark" in one}
-    marks |= dict.fromkeys(unsure(row, documents), " (within the spread)")
+    marks |= dict.fromkeys(unsure(row, results), " (within the spread)")
     shown = [
         f"{one['name']}: {one['paper'] + ' → ' if 'paper' in one else ''}**{numbers[key]}**"
         + marks.get(key, "")
@@ -208,7 +214,7 @@ def _line(row: Fields, documents: Documents) -> dict[str, str]:
     ]
     found = list(dict.fromkeys(cell[0] for cell in _cells(row)))
     queued = [name for name in row.get("lines", []) if name.startswith("papers-")]
-    queued = [name for name in queued if name not in documents]
+    queued = [name for name in queued if name not in results]
     verdict = f"**{VERDICTS[row['verdict']]}**"
     if "why" in row:
         verdict += f": {row['why'].format(**numbers)}"
@@ -217,7 +223,7 @@ def _line(row: Fields, documents: Documents) -> dict[str, str]:
     return {
         "": f"{number_of(row['id'])}<br>`{row['id']}`",
         "asks": row["asks"],
-        "paper → ours": "<br>".join(shown) or "-",
+        "paper → ours": "<br>".join(shown) or None,
         "verdict": "<br>".join([verdict, ", ".join(more)]) if more else verdict,
     }
 
@@ -238,31 +244,20 @@ def _cells(row: Fields) -> list[Sequence[Any]]:
     ]
 
 
-def _fits(row: Fields, condition: Mapping[str, Any]) -> bool:
+def _fits(table: Table, row: Row, condition: Mapping[str, Any]) -> bool:
     """Return whether a table's row fits a condition."""
+    texts = {one.key: one.text(row[one.key]) for one in table.columns if one.key in condition}
     return all(
-        key in row
-        and re.fullmatch(re.escape(str(wanted)).replace(r"\*", ".*"), str(row[key])) is not None
+        key in texts
+        and re.fullmatch(re.escape(str(wanted)).replace(r"\*", ".*"), texts[key]) is not None
         for key, wanted in condition.items()
     )
 
 
-def _interval(cell: Sequence[Any], documents: Documents) -> tuple[float, float]:
-    """Return the ends that stand behind a cell's number: ``(a-b)``, ``(a to b)``, ``[a, b]``."""
-    number = r"([-+]?\d+(?:\.\d+)?)"
-    found = re.search(
-        rf"\({number}(?:-| to ){number}\)|\[{number}, {number}\]", str(_text(cell, documents))
-    )
-    if found is None:
-        only = value(cell, documents)
-        return only, only
-    low, high = (float(end) for end in found.groups() if end is not None)
-    return low, high
-
-
-def _number(text: Any, place: str) -> float:
-    """Return the number that a cell begins with; ``57/100`` is a share."""
-    found = re.match(r"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?:/(\d+))?", str(text))
-    if found is None:
-        raise UsageError(f"papers.toml: {place} is {text!r}, not a number")
-    return float(found[1]) / float(found[2] or 1)
+def _interval(cell: Sequence[Any], results: Results) -> tuple[float, float]:
+    """Return the ends of a cell's number."""
+    found = _cell(cell, results)
+    if isinstance(found, Value) and found.low is not None and found.high is not None:
+        return found.low, found.high
+    only = value(cell, results)
+    return only, only

@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..data.samples import Rounds
+from ..data.table import Cells, Column, Table, Value, column
 from . import Fields
-from .timing import Rounds
 
 # Shorter floors are meaningless: a call alone takes longer.
 LEAST = 1e-6
-# The dtype of an engine whose name has none; in files of version 1 an engine's name is its dtype.
+# The dtype of an engine whose name has none.
 PLAIN = "fp32"
 DTYPES = (PLAIN, "bf16", "fp16", "int8")
 # A search in the loop of the drafting methods, where greedy search has none.
@@ -56,8 +57,8 @@ def quartiles(seconds: Rounds) -> tuple[float, float]:
 
 
 def dtype_of(engine: str) -> str:
-    """Return an engine's dtype: ``bf16`` of ``torch-bf16:compile``, ``fp32`` of ``native``."""
-    last = engine.partition(":")[0].rpartition("-")[2]
+    """Return an engine's dtype: ``bf16`` of ``torch-bf16``, ``fp32`` of ``native``."""
+    last = engine.rpartition("-")[2]
     return last if last in DTYPES else PLAIN
 
 
@@ -76,14 +77,16 @@ def floor(document: Fields, engine: str, pieces: Sequence[Fields]) -> Floor:
     return Floor(reading, computing)
 
 
-def tables(document: Fields) -> list[Fields]:
-    """Return the tables of passes, each with ``title``, ``notes`` and ``rows``.
+#: Columns of several tables; a median has the quartiles as its ends.
+DISTANCE = column("distance", unit="x", form=".2f")
+FLOOR = column("floor_ms", "floor, ms", "ms")
 
-    They are made of the raw samples; the document's own ``tables`` are not read.
-    """
+
+def tables(document: Fields) -> list[Table]:
+    """Return the tables of passes, made of their raw samples."""
     engines = document["setting"]["engines"]
     found = [_machine_table(document), _pass_table(document), _search_table(document)]
-    found += [t for t in (_piece_table(document, engine) for engine in engines) if t["rows"]]
+    found += [t for t in (_piece_table(document, engine) for engine in engines) if t.rows]
     if document["acceptance"] is not None:
         found.append(_estimate_table(document))
     return found
@@ -92,33 +95,34 @@ def tables(document: Fields) -> list[Fields]:
 # ---- what was measured ----------------------------------------------------------------------
 
 
-def _machine_table(document: Fields) -> Fields:
+def _machine_table(document: Fields) -> Table:
     """The machine's peak bandwidth and compute."""
-    rows = []
+    rows: list[Cells] = []
     for one in document["bandwidth"]:
         what = "a large tensor" if one["name"] == "large" else f"a pass's weights, {one['name']}"
         size = f"{one['bytes'] / MIB:.4g} MiB"
-        rows.append({"what": f"reading: {what}", "size": size} | _rate(one, one["bytes"], "GB/s"))
+        found = _rate(one, one["bytes"], "GB/s")
+        rows.append({"what": f"reading: {what}", "size": size, **found})
     for one in document["peak"]:
         by = f", {one['engine']}" if "engine" in one else ""
         what, size = f"product of matrices: {one['dtype']}{by}", f"{one['flops'] / 1e9:.3g} GFLOP"
-        rows.append({"what": what, "size": size} | _rate(one, one["flops"], "GFLOP/s"))
+        rows.append({"what": what, "size": size, **_rate(one, one["flops"], "GFLOP/s")})
     notes = [
         "Reading: an fp32 tensor is summed, again and again. The second size and those after it "
         "are what a decoder's pass reads of weights: they may lie in a cache, and then a repeated "
         "pass has that bandwidth."
     ]
-    return {"title": "The machine", "notes": notes, "rows": rows}
+    return Table.of(rows, "The machine", notes)
 
 
-def _rate(one: Fields, amount: float, unit: str) -> Fields:
+def _rate(one: Fields, amount: float, unit: str) -> Cells:
     """Return billions a second of an amount: the median, and the quartiles."""
     fast, slow = quartiles(one["seconds"])
     median, low, high = (amount / s / 1e9 for s in (middle(one["seconds"]), slow, fast))
-    return {"median": round(median, 1), "unit": unit, "quartiles": f"{low:.1f}-{high:.1f}"}
+    return {column("rate", "median", form=".1f"): Value(median, low, high), "unit": unit}
 
 
-def _pass_table(document: Fields) -> Fields:
+def _pass_table(document: Fields) -> Table:
     """Every pass with its floor and its distance."""
     rows = []
     kinds = list(dict.fromkeys((one["part"], one["chunk"]) for one in document["passes"]))
@@ -129,23 +133,23 @@ def _pass_table(document: Fields) -> Fields:
     }
     # Engines side by side.
     for one in sorted(document["passes"], key=lambda one: kinds.index((one["part"], one["chunk"]))):
-        low, high = quartiles(one["seconds"])
         least = floor(document, one["engine"], one["pieces"])
         read = sum(piece["bytes"] + piece["cache_bytes"] for piece in one["pieces"])
         rows.append(
             {
                 "pass": pass_name(one),
                 "engine": one["engine"],
-                "ms": _ms(middle(one["seconds"])),
-                "quartiles": f"{_ms(low)}-{_ms(high)}",
-                "of 1 token": _times(middle(one["seconds"]), single.get(one["engine"], 0.0))
+                "ms": _spread(one["seconds"]),
+                column("of_1_token", unit="x", form=".2f"): _times(
+                    middle(one["seconds"]), single.get(one["engine"], 0.0)
+                )
                 if one["part"] == "decoder"
-                else "-",
-                "MiB read": round(read / MIB, 2),
+                else None,
+                "MiB_read": round(read / MIB, 2),
                 "MFLOP": round(sum(piece["flops"] for piece in one["pieces"]) / 1e6, 1),
-                "floor, ms": _ms(least.seconds),
-                "floor by": least.by,
-                "distance": _times(middle(one["seconds"]), least.seconds),
+                FLOOR: _ms(least.seconds),
+                "floor_by": least.by,
+                DISTANCE: _times(middle(one["seconds"]), least.seconds),
             }
         )
     notes = [
@@ -160,7 +164,7 @@ def _pass_table(document: Fields) -> Fields:
         notes.append("Token drafter: of assisted decoding; a pass for each token of a draft.")
     if any(floor(document, p["engine"], p["pieces"]).computing is None for p in document["passes"]):
         notes.append("Where a peak could not be measured, the floor is by reading alone.")
-    return {"title": "Passes", "notes": notes, "rows": rows}
+    return Table.of(rows, "Passes", notes)
 
 
 def pass_name(one: Fields) -> str:
@@ -176,7 +180,7 @@ def pass_name(one: Fields) -> str:
     return str(one["part"])
 
 
-def _piece_table(document: Fields, engine: str) -> Fields:
+def _piece_table(document: Fields, engine: str) -> Table:
     """A decoder's passes by piece, for one engine; no rows if pieces were not timed."""
     passes = [
         one
@@ -184,7 +188,7 @@ def _piece_table(document: Fields, engine: str) -> Fields:
         if one["part"] == "decoder" and one["engine"] == engine and "seconds" in one["pieces"][0]
     ]
     names = [piece["name"] for piece in passes[0]["pieces"]] if passes else []
-    rows: list[Fields] = [{"piece": name} for name in (*names, "other", "whole pass")]
+    rows: list[Cells] = [{"piece": name} for name in (*names, "other", "whole pass")]
     for one in passes:
         times = [middle(piece["seconds"]) for piece in one["pieces"]]
         floors = [floor(document, engine, [piece]).seconds for piece in one["pieces"]]
@@ -192,9 +196,9 @@ def _piece_table(document: Fields, engine: str) -> Fields:
         times += [whole - sum(times), whole]
         floors += [0.0, floor(document, engine, one["pieces"]).seconds]
         for row, seconds, least in zip(rows, times, floors, strict=True):
-            row[f"{one['chunk']}: ms"] = _ms(seconds)
-            row[f"{one['chunk']}: %"] = round(100 * seconds / whole, 1)
-            row[f"{one['chunk']}: distance"] = _times(seconds, least if least > LEAST else 0.0)
+            ms, share, distance = _piece_columns(one["chunk"])
+            row[ms], row[share] = _ms(seconds), round(100 * seconds / whole, 1)
+            row[distance] = _times(seconds, least if least > LEAST else 0.0)
     notes = [
         "The number in front is the chunk's length in tokens. Each piece runs alone through the "
         "weights of all layers, the pieces in turn as in a pass. Self-attention writes the cache; "
@@ -204,18 +208,22 @@ def _piece_table(document: Fields, engine: str) -> Fields:
         "Other: what the pieces do not explain. It may be negative: pieces that run alone lose "
         "what a whole pass keeps in the nearest cache, and each is timed with its own call.",
     ]
-    return {
-        "title": f"A decoder's pass by piece: {engine}",
-        "notes": notes,
-        "rows": rows if passes else [],
-    }
+    return Table.of(rows if passes else [], f"A decoder's pass by piece: {engine}", notes)
 
 
-def _search_table(document: Fields) -> Fields:
+def _piece_columns(chunk: int) -> tuple[Column, Column, Column]:
+    """Return the columns of a chunk in the table of pieces."""
+    return (
+        column(f"chunk_{chunk}_ms", f"{chunk}: ms", "ms"),
+        column(f"chunk_{chunk}_share", f"{chunk}: %", "%"),
+        column(f"chunk_{chunk}_distance", f"{chunk}: distance", "x", ".2f"),
+    )
+
+
+def _search_table(document: Fields) -> Table:
     """Whole searches, in milliseconds per token."""
     rows = []
     for one in document["searches"]:
-        low, high = (seconds / one["passes"] for seconds in quartiles(one["seconds"]))
         each, engine = middle(one["seconds"]) / one["passes"], one.get("engine", PLAIN)
         least = _one_token_floor(document, dtype_of(engine))
         loop = middle(one["loop_seconds"]) / one["passes"] if "loop_seconds" in one else None
@@ -223,12 +231,13 @@ def _search_table(document: Fields) -> Fields:
             {
                 "decoder": one["name"],
                 "engine": engine,
-                "ms per token": _ms(each),
-                "quartiles": f"{_ms(low)}-{_ms(high)}",
-                "loop, ms": "-" if loop is None else _ms(loop),
-                "floor of a pass, ms": "-" if least is None else _ms(least),
-                "distance": "-" if least is None else _times(each, least),
-                "encoder, ms": _ms(middle(one["encoder_seconds"])),
+                "ms_per_token": _spread(one["seconds"], one["passes"]),
+                column("loop_ms", "loop, ms", "ms"): None if loop is None else _ms(loop),
+                column("floor_ms", "floor of a pass, ms", "ms"): None
+                if least is None
+                else _ms(least),
+                DISTANCE: None if least is None else _times(each, least),
+                column("encoder_ms", "encoder, ms", "ms"): _ms(middle(one["encoder_seconds"])),
             }
         )
     tokens = document["searches"][0]["passes"] - 1
@@ -244,7 +253,7 @@ def _search_table(document: Fields) -> Fields:
             "CTranslate2's: the difference between outputs of two lengths, by the tokens between "
             "them, everything it does for a token; what is left counts as its encoder's."
         )
-    return {"title": "Searches: milliseconds a token", "notes": notes, "rows": rows}
+    return Table.of(rows, "Searches: milliseconds a token", notes)
 
 
 def _one_token_floor(document: Fields, dtype: str) -> float | None:
@@ -316,11 +325,11 @@ def sentence(document: Fields, engine: str, system: Fields) -> tuple[float, floa
     return seconds + system["passes"] * cycle, floors + system["passes"] * least
 
 
-def _estimate_table(document: Fields) -> Fields:
+def _estimate_table(document: Fields) -> Table:
     """Estimated seconds per sentence, with the acceptance of another pair of models."""
     given = document["acceptance"]
     baselines: dict[str, float] = {}
-    rows: list[Fields] = []
+    rows: list[Cells] = []
     missing = []
     for system in given["systems"]:
         searches = [one for one in document["searches"] if one["name"] == system["search"]]
@@ -340,7 +349,10 @@ def _estimate_table(document: Fields) -> Fields:
                 rows.append(_estimate_row(engine, system, *found))
     for row in rows:
         for name, seconds in baselines.items():
-            row[f"speed of {name}'s"] = _times(1000 * seconds, row["ms per sentence"])
+            key = f"speed_of_{name.replace(' ', '_')}"
+            least = row["ms_per_sentence"]
+            assert isinstance(least, float)
+            row[column(key, f"speed of {name}'s", "x", ".2f")] = _times(1000 * seconds, least)
     looped = any(one["name"] == LOOPED for one in document["searches"])
     notes = [
         f"An ESTIMATE, nothing here was decoded: passes per sentence are those of {given['file']} "
@@ -360,17 +372,17 @@ def _estimate_table(document: Fields) -> Fields:
     if given["assumed"]:
         names = ", ".join(f"`{name}`" for name in given["assumed"])
         notes.append(f"k = {given['block_size']} is assumed of {names}: the file does not say it.")
-    return {"title": "Estimate: milliseconds a sentence", "notes": notes, "rows": rows}
+    return Table.of(rows, "Estimate: milliseconds a sentence", notes)
 
 
-def _estimate_row(engine: str, system: Fields, seconds: float, least: float | None) -> Fields:
+def _estimate_row(engine: str, system: Fields, seconds: float, least: float | None) -> Cells:
     return {
         "decoder": system["label"],
         "engine": engine,
-        "passes per sentence": round(system["passes"], 2),
-        "ms per sentence": _ms(seconds),
-        "floor, ms": "-" if least is None else _ms(least),
-        "distance": "-" if least is None else _times(seconds, least),
+        "passes_per_sentence": round(system["passes"], 2),
+        "ms_per_sentence": _ms(seconds),
+        FLOOR: None if least is None else _ms(least),
+        DISTANCE: None if least is None else _times(seconds, least),
     }
 
 
@@ -379,6 +391,12 @@ def _ms(seconds: float) -> float:
     return round(1000 * seconds, 4)
 
 
-def _times(seconds: float, least: float) -> str:
-    """Return a ratio as text, ``-`` where there is none."""
-    return f"{seconds / least:.2f}x" if least > 0 else "-"
+def _spread(seconds: Rounds, passes: int = 1) -> Value:
+    """Return the milliseconds of a pass: the median, and the quartiles."""
+    median, low, high = (_ms(one / passes) for one in (middle(seconds), *quartiles(seconds)))
+    return Value(median, low, high)
+
+
+def _times(seconds: float, least: float) -> float | None:
+    """Return a ratio; None where there is none."""
+    return seconds / least if least > 0 else None

@@ -5,8 +5,6 @@ from typing import Any
 
 #: The fields of a record, or of a benchmark's system, on the origin of its output.
 PROVENANCE = ("lossless", "engine", "engine_dtype", "model", "drafter")
-#: More such fields, which records of earlier versions have.
-EARLIER = ("compiled",)
 
 #: Greedy search's output. Only this promise can be broken.
 EXACT = "exact"

@@ -8,10 +8,10 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from . import Fields, page, viewer
+from ..data.table import Result, Table, column
+from . import page, viewer
 from .acceptance_by_position import as_table
 from .benchmark_tables import label
 from .promises import EXACT, NOT_RECORDED
@@ -28,16 +28,6 @@ KINDS = {
 
 #: The ``id`` of the totals of all traces, and of the view of their sentences.
 TOTALS, VIEWER = "totals", "sentences"
-
-
-@dataclass(frozen=True)
-class Document:
-    """A file of JSON."""
-
-    name: str  # of the file
-    kind: str  # ``benchmark``, ``table`` or ``passes``
-    content: dict[str, Any]  # the JSON, checked
-    tables: Sequence[dict[str, Any]]  # of its numbers, each with ``title``, ``notes`` and ``rows``
 
 
 # ---- the page ----------------------------------------------------------------------------------
@@ -65,7 +55,7 @@ def anchors(names: Iterable[str]) -> dict[str, str]:
 
 
 def overview(
-    documents: Sequence[Document],
+    documents: Sequence[Result],
     tallies: Sequence[Tally],
     skipped: Mapping[str, str],
     ids: Mapping[str, str],
@@ -73,7 +63,7 @@ def overview(
     """Return the page's overview: counts, warnings, contents, machines and versions."""
     dates = [d.content["date"] for d in documents]
     newest = f" The newest result is of {max(dates)}." if dates else ""
-    files: list[Document | Tally] = [*documents, *tallies]
+    files: list[Result | Tally] = [*documents, *tallies]
     counts = Counter(KINDS[one.kind].lower() for one in files)
     summary = "; ".join(f"{kind}: {count}" for kind, count in counts.items()).capitalize()
     parts = [f'<p class="about">{page.text(summary)}.{page.text(newest)}</p>\n']
@@ -84,9 +74,9 @@ def overview(
     if worries:
         parts.append(f'<ul class="warnings" role="note">\n{worries}</ul>\n')
     parts.append(_contents(files, ids))
-    rows = machines(documents)
-    if rows:
-        table = page.table(rows, "machines and versions")
+    found = machines(documents)
+    if found.rows:
+        table = page.table(found, "machines and versions")
         parts.append(f'<h2>Machines and versions</h2>\n<div class="machines">\n{table}</div>\n')
     if skipped:
         left = _items(f"{name}: {reason}" for name, reason in skipped.items())
@@ -94,7 +84,7 @@ def overview(
     return "".join(parts)
 
 
-def _contents(files: Sequence[Document | Tally], ids: Mapping[str, str]) -> str:
+def _contents(files: Sequence[Result | Tally], ids: Mapping[str, str]) -> str:
     """Return links to all parts, by kind."""
     links: dict[str, str] = dict.fromkeys(KINDS, "")
     for one in files:
@@ -121,9 +111,9 @@ def _link(anchor: str, what: str, file: str = "") -> str:
     return f'<li><a href="#{anchor}">{page.text(what)}</a>{name}</li>\n'
 
 
-def _title(one: Document | Tally) -> str:
+def _title(one: Result | Tally) -> str:
     """Return a file's title in the contents and above its part."""
-    if isinstance(one, Document):
+    if isinstance(one, Result):
         return str(one.content["title"])
     return "; ".join(decodings(one))
 
@@ -145,7 +135,7 @@ def prose(line: object) -> str:
 
 
 def warnings(
-    documents: Sequence[Document], tallies: Sequence[Tally] = ()
+    documents: Sequence[Result], tallies: Sequence[Tally] = ()
 ) -> list[tuple[str, list[str]]]:
     """Return warnings of incomparable documents and broken promises.
 
@@ -194,7 +184,7 @@ def _beyond_ties(tallies: Sequence[Tally], promise: str) -> list[str]:
     ]
 
 
-def _machine(one: Document) -> str:
+def _machine(one: Result) -> str:
     """Return the machine of a document."""
     machine = one.content["machine"]
     return (
@@ -211,7 +201,7 @@ def _parted(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{kind}: {', '.join(names)}" for kind, names in where.items()]
 
 
-def machines(documents: Sequence[Document]) -> list[Fields]:
+def machines(documents: Sequence[Result]) -> Table:
     """Return one row per machine and set of versions, with its files."""
     parts = ("processor", "cores", "accelerator", "threads")
     packages = dict.fromkeys(name for d in documents for name in d.content["versions"])
@@ -221,14 +211,15 @@ def machines(documents: Sequence[Document]) -> list[Fields]:
         key = [machine.get(name, "unknown") for name in parts]
         key += [versions.get(name, "unknown") for name in packages]
         where.setdefault(tuple(map(str, key)), []).append(one.name)
-    columns = (*parts[:-1], "threads used", *packages)
-    return [{"files": ", ".join(names)} | dict(zip(columns, key)) for key, names in where.items()]
+    columns = (*parts[:-1], "threads_used", *(column(name, name) for name in packages))
+    found = [{"files": ", ".join(names)} | dict(zip(columns, key)) for key, names in where.items()]
+    return Table.of(found)
 
 
 # ---- benchmarks, tables, passes ----------------------------------------------------------------
 
 
-def document_section(one: Document, anchor: str, pictures: Sequence[tuple[bytes, str]]) -> str:
+def document_section(one: Result, anchor: str, pictures: Sequence[tuple[bytes, str]]) -> str:
     """Return a document's part of the page."""
     content = one.content
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
@@ -291,10 +282,10 @@ def _value(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _table(table: Mapping[str, Any], name: str) -> str:
+def _table(table: Table, name: str) -> str:
     """Return a table with its title and notes."""
-    title = f"<h3>{page.text(table['title'])}</h3>\n" if table["title"] else ""
-    return title + _notes(table["notes"]) + page.table(table["rows"], table["title"] or name)
+    title = f"<h3>{page.text(table.title)}</h3>\n" if table.title else ""
+    return title + _notes(table.notes) + page.table(table, table.title or name)
 
 
 def svg(draw: Callable[[BinaryIO], object], texts: Iterable[str]) -> bytes:
@@ -314,9 +305,9 @@ def totals_section(tallies: Sequence[Tally], pictures: Sequence[tuple[bytes, str
     """Return the part of the page with the totals of all traces and statistics."""
     table = totals(tallies)
     return (
-        _opening(table["title"], TOTALS)
-        + _notes(table["notes"])
-        + page.table(table["rows"], table["title"])
+        _opening(table.title, TOTALS)
+        + _notes(table.notes)
+        + page.table(table, table.title)
         + _figures(pictures)
         + "</section>\n"
     )

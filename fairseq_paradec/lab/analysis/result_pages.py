@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..data.table import Result
 from .markdown import markdown
-
-# Older results show their command as it was typed.
-OLD_COMMAND = "Today `paradec NAME` is what was `python -m fairseq_paradec.cli.NAME` then."
 
 
 def bullets(lines: Iterable[str]) -> str:
@@ -14,17 +12,17 @@ def bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def page(document: Mapping[str, Any], picture: str | None = None) -> str:
-    """Render one document with its circumstances."""
+def page(result: Result, picture: str | None = None) -> str:
+    """Render one result with its circumstances."""
+    document = result.content
     packages = (f"{package} {version}" for package, version in document["versions"].items())
     parts = [
         f"# {document['title']}",
         "; ".join([document["date"], machine(document), ", ".join(packages)]),
         f"```\n{document['command']}\n```",
-        OLD_COMMAND if "fairseq_paradec.cli." in document["command"] else "",
         bullets(document["notes"]),
         f"![{document['title']}]({picture})" if picture else "",
-        markdown(document["tables"]).rstrip("\n"),
+        markdown(result.tables).rstrip("\n"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -38,8 +36,11 @@ def machine(document: Mapping[str, Any]) -> str:
     )
 
 
-def index(documents: Mapping[str, Mapping[str, Any]]) -> str:
+def index(results: Mapping[str, Result]) -> str:
     """Render the list of all results."""
-    lines = (f"[{one['title']}]({name}.md), {one['date']}" for name, one in documents.items())
+    lines = (
+        f"[{one.content['title']}]({name}.md), {one.content['date']}"
+        for name, one in results.items()
+    )
     head = "# Each result\n\nBeside each page lies the JSON file that it is rendered from."
     return f"{head}\n\n{bullets(lines)}\n"

@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from . import Fields
+from ..data.table import Table
 from .acceptance_by_position import Position
 from .benchmark_plot import COLOURS, WRONG, plt, save
 from .benchmark_tables import BEAM
 from .break_even import PAYS_WORDS, PREDICTED
-from .speed_ups import LAST_BIN, SpeedUp, histograms, speed_ups, title
+from .speed_ups import LAST_BIN, SpeedUp, histograms, in_settings, title
 
 #: Marks of settings or lines, in order.
 MARKERS = "os^Dv<>pPX"
@@ -27,7 +27,7 @@ MARKERS = "os^Dv<>pPX"
 COLUMNS = 4
 
 #: Lines of block sizes, in order; the lowest and the highest round.
-LINES, EDGES = ("-", "--", "-.", ":"), ("lowest round", "highest round")
+LINES, EDGES = ("-", "--", "-.", ":"), ("lowest_round", "highest_round")
 
 #: Shares of fewer drafts have hollow marks.
 FEW = 10
@@ -58,10 +58,10 @@ def _label_legend(figure: Any, labels: Sequence[str]) -> None:
 
 
 def draw_speed_ups(
-    document: dict[str, Any], by: str, target: Path | BinaryIO, against: str = BEAM
+    document: Mapping[str, Any], by: str, target: Path | BinaryIO, against: str = BEAM
 ) -> None:
     """Draw the speed-ups in all settings: a row per system, a mark per setting."""
-    found = speed_ups(document, by, against)
+    found = in_settings(document, by, against)
     rows: dict[str, list[SpeedUp]] = {}
     for one in found:
         rows.setdefault(one.name, []).append(one)
@@ -75,7 +75,7 @@ def draw_speed_ups(
             at, colour = place + (0 if len(ones) == 1 else shifts[one.at]), _colour(one.label)
             ax.plot([one.spread.low, one.spread.high], [at, at], color=colour, linewidth=1)
             ax.plot(
-                one.spread.median,
+                one.spread.middle,
                 at,
                 marks[one.at],
                 markersize=5.5,
@@ -106,7 +106,7 @@ def _number(text: str) -> int:
 
 
 def draw_histogram(
-    document: dict[str, Any],
+    document: Mapping[str, Any],
     target: Path | BinaryIO,
     labels: Sequence[str] | None = None,
     against: str = BEAM,
@@ -198,11 +198,12 @@ def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Path | Bi
     save(figure, target)
 
 
-def draw_break_even(rows: Sequence[Fields], name: str, target: Path | BinaryIO) -> None:
+def draw_break_even(found: Table, name: str, target: Path | BinaryIO) -> None:
     """Draw speed-up over tokens a pass: a panel for each decoder, a line for each curve."""
+    rows: list[dict[str, Any]] = list(found.rows)
     decoders, engines, sizes = (
         list(dict.fromkeys(row[column] for row in rows))
-        for column in ("decoder", "engine", "block size")
+        for column in ("decoder", "engine", "block_size")
     )
     figure, axes = _axes(
         1, len(decoders), max(6.4, 4.8 * len(decoders)), 4.4, sharex=True, sharey=True
@@ -211,22 +212,22 @@ def draw_break_even(rows: Sequence[Fields], name: str, target: Path | BinaryIO) 
         own = [row for row in rows if row["decoder"] == decoder]
         named = set()
         for (i, engine), (j, size) in product(enumerate(engines), enumerate(sizes)):
-            curve = [r for r in own if (r["engine"], r["block size"]) == (engine, size)]
+            curve = [r for r in own if (r["engine"], r["block_size"]) == (engine, size)]
             points = sorted(
-                [row[column] for column in ("tokens a pass", "speed-up", *EDGES)]
+                [row[column] for column in ("tokens_a_pass", "speed_up", *EDGES)]
                 for row in curve
-                if row["rate"] != "-"
+                if row["rate"] is not None
             )
             tokens, middles, lows, highs = zip(*points, strict=True)
             style = {"color": f"C{i}", "linestyle": LINES[j % len(LINES)]}
             ax.plot(tokens, middles, marker="o", markersize=3, linewidth=1.2, **style)
             ax.vlines(tokens, lows, highs, f"C{i}", linewidth=0.8)
             for row in curve:
-                if row["rate"] != "-" or row["speed-up"] == "-":
+                if row["rate"] is not None or row["speed_up"] is None:
                     continue
                 if row["at"] in (*PAYS_WORDS, PREDICTED):
                     continue
-                where = row["tokens a pass"], row["speed-up"]
+                where = row["tokens_a_pass"], row["speed_up"]
                 ax.plot(*where, "*", markersize=9, color=f"C{i}", markeredgecolor="black")
                 if (row["at"], size) not in named:
                     ax.annotate(row["at"], where, (5, -9), textcoords="offset points", fontsize=7)

@@ -1,31 +1,34 @@
 """Speed-ups of a benchmark by batch, beam, source length and threads, and sentence by sentence.
 
-A pure function of what ``paradec benchmark`` wrote. Ratios, bins and labels are those of ``timing``
-and ``benchmark_tables``: a round's total times of baseline and system, median over the rounds.
+A pure function of what ``paradec benchmark`` wrote. Ratios are those of ``samples``, bins and
+labels those of ``timing`` and ``benchmark_tables``.
 
 Sources: zhang2020, Figure 2 (batch and beam, against a Transformer with the same) and Figure 3
 (length); santilli2023, Figure 3 (threads); xia2022, Figure 4 (single sentences).
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...errors import option_error
-from . import Fields
+from ..data.samples import LATENCY, THROUGHPUT, Sample, samples, speed_ups
+from ..data.table import Cells, Table, Value, column
 from .benchmark_tables import (
     BEAM,
     BINS,
+    MS,
+    alone_samples,
     label,
     latencies,
     main_threads,
-    milliseconds,
     shown,
     threads,
 )
-from .timing import Rounds, Spread, length_bins, speed_up
+from .timing import length_bins, milliseconds
 
 #: Settings by which speed-ups are listed.
 KINDS = ("batch", "beam", "batch-beam", "length", "threads")
@@ -45,25 +48,26 @@ class SpeedUp:
 
     name: str  # of the system
     label: str  # of its outputs
-    at: str  # for example ``batch 8``
-    spread: Spread  # the speed-up over the rounds
+    key: str  # of the column, for example ``batch_8``
+    at: str  # in words, for example ``batch 8``
+    spread: Value  # the speed-up over the rounds
     against: str  # the baseline's name
-    ms: Spread | None = None  # median time of a sentence; None where batches were timed
+    ms: Value | None = None  # median time of a sentence; None where batches were timed
 
 
-def check_against(document: dict[str, Any], against: str) -> None:
+def check_against(document: Mapping[str, Any], against: str) -> None:
     """Refuse a baseline that was not measured."""
     names = [system["label"] for system in document["systems"]]
     if against not in names:
         raise option_error("--against", against, "a decoder of the benchmark: " + ", ".join(names))
 
 
-def _own(document: dict[str, Any]) -> list[dict[str, Any]]:
+def _own(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the systems that were measured in every setting."""
     return [system for system in document["systems"] if system["promise"] != "peer"]
 
 
-def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[SpeedUp]:
+def in_settings(document: Mapping[str, Any], by: str, against: str = BEAM) -> list[SpeedUp]:
     """Return each system's speed-up in each setting, system by system.
 
     Args:
@@ -85,41 +89,61 @@ def speed_ups(document: dict[str, Any], by: str, against: str = BEAM) -> list[Sp
     if against not in {system["label"] for system in _own(document)}:
         allowed = "a decoder that is no peer: peers were timed with their own threads"
         raise option_error("--against", against, allowed)
-    if by == "batch-beam":
-        return _by_batch_and_beam(document, against)
-    cells = {"batch": _batches, "length": _lengths, "threads": _threads}[by](document)
-    if len(cells) < 2:
+    settings = {"length": _lengths, "threads": _threads}.get(by, _batches)(document)
+    if len(settings.names) < 2:
         return []
-    return [
-        SpeedUp(shown(one), label(one), at, speed_up(times[against], times[name], items), against)
-        for one in _own(document)
-        for name in [one["label"]]
-        for at, (times, items) in cells.items()
-    ]
+    if by == "batch-beam":
+        return _by_batch_and_beam(document, against, settings)
+    return [one for system in _own(document) for one in settings.of(system, against)]
 
 
-Cells = dict[str, tuple[dict[str, Rounds], Sequence[int] | None]]
+class _Settings:
+    """Samples in groups.
+
+    Args:
+        raw: the samples.
+        by: what groups them.
+        names: key and words of each group, in order.
+    """
+
+    def __init__(
+        self, raw: list[Sample], by: Callable[[Sample], Any], names: dict[Any, tuple[str, str]]
+    ) -> None:
+        self.names = names
+        self._gains = functools.cache(lambda against: speed_ups(raw, against, by))
+
+    def of(self, system: dict[str, Any], against: str) -> list[SpeedUp]:
+        """Return a system's speed-up in each group."""
+        gains, name = self._gains(against), system["label"]
+        return [
+            SpeedUp(shown(system), label(system), *words, gains[name, group], against)
+            for group, words in self.names.items()
+        ]
 
 
-def _batches(document: dict[str, Any]) -> Cells:
-    """Return the times at each batch size; at batch 1 those of single sentences."""
-    seconds = document["seconds"]
-    found: Cells = {"batch 1": (latencies(document), None)}
-    sweep = sorted(seconds["throughput"].items(), key=lambda item: int(item[0]))
-    return found | {f"batch {size}": (times, None) for size, times in sweep}
+def _batches(document: Mapping[str, Any]) -> _Settings:
+    """Group by batch size; at batch 1 are single sentences."""
+    sizes = sorted({1, *map(int, document["seconds"]["throughput"])})
+    whole = [one for one in samples(document) if one.kind == THROUGHPUT]
+    alone = [] if "1" in document["seconds"]["throughput"] else alone_samples(document)
+    names = {size: (f"batch_{size}", f"batch {size}") for size in sizes}
+    return _Settings([*alone, *whole], lambda one: one.batch, names)
 
 
-def _lengths(document: dict[str, Any]) -> Cells:
-    """Return the times of the sentences in each bin of source lengths."""
-    times = latencies(document)
+def _lengths(document: Mapping[str, Any]) -> _Settings:
+    """Group the sentences by source length."""
     bins = length_bins(document["source_lengths"], BINS)
-    return {f"{name} tokens": (times, items) for name, items in bins.items()}
+    bin_of = {item: name for name, items in bins.items() for item in items}
+    names = {name: (f"tokens_{name}", f"{name} tokens") for name in bins}
+    return _Settings(alone_samples(document), lambda one: bin_of[one.item], names)
 
 
-def _threads(document: dict[str, Any]) -> Cells:
-    """Return the times with each number of threads."""
-    latency = sorted(document["seconds"]["latency"].items(), key=lambda item: int(item[0]))
-    return {threads(count): (times, None) for count, times in latency}
+def _threads(document: Mapping[str, Any]) -> _Settings:
+    """Group by the number of threads."""
+    single = [one for one in samples(document) if one.kind == LATENCY]
+    counts = sorted(map(int, document["seconds"]["latency"]))
+    names = {count: (f"threads_{count}", threads(count)) for count in counts}
+    return _Settings(single, lambda one: one.threads, names)
 
 
 # ---- beams --------------------------------------------------------------------------------------
@@ -129,7 +153,7 @@ Others = frozenset[tuple[str, Any]]
 STOCK: Others = frozenset({("decoding", "beam")})
 
 
-def _with_beams(document: dict[str, Any]) -> dict[Others, list[tuple[int, dict[str, Any]]]]:
+def _with_beams(document: Mapping[str, Any]) -> dict[Others, list[tuple[int, dict[str, Any]]]]:
     """Return the systems by their options without the beam, with their beams in order."""
     groups: dict[Others, list[tuple[int, dict[str, Any]]]] = {}
     for system in _own(document):
@@ -140,27 +164,29 @@ def _with_beams(document: dict[str, Any]) -> dict[Others, list[tuple[int, dict[s
     return {others: sorted(ones, key=lambda one: one[0]) for others, ones in groups.items()}
 
 
-def _by_batch_and_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
+def _by_batch_and_beam(
+    document: Mapping[str, Any], against: str, settings: _Settings
+) -> list[SpeedUp]:
     """Return the systems with several beams, those of the baseline's, at each batch size."""
-    cells, groups = _batches(document), _with_beams(document)
+    groups = _with_beams(document)
     bases: dict[int, str] = {}
     for ones in groups.values():
         labels = {width: one["label"] for width, one in ones}
         bases = labels if against in labels.values() else bases
     return [
-        SpeedUp(shown(one), label(one), at, speed_up(times[base], times[one["label"]]), base)
+        one
         for ones in groups.values()
         if len(ones) > 1
-        for width, one in ones
-        for base in [bases.get(width, one["label"])]
-        if base != one["label"] and len(bases) > 1 and len(cells) > 1
-        for at, (times, _) in cells.items()
+        for width, system in ones
+        for base in [bases.get(width, system["label"])]
+        if base != system["label"] and len(bases) > 1
+        for one in settings.of(system, base)
     ]
 
 
-def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
+def _by_beam(document: Mapping[str, Any], against: str) -> list[SpeedUp]:
     """Return the systems that were measured with several beams."""
-    times = latencies(document)
+    times, alone = latencies(document), alone_samples(document)
     groups = _with_beams(document)
     stock = {width: system["label"] for width, system in groups.get(STOCK, [])}
     found = []
@@ -169,8 +195,10 @@ def _by_beam(document: dict[str, Any], against: str) -> list[SpeedUp]:
             continue
         for width, system in ones:
             name, base = system["label"], stock.get(width, against)
-            gain, ms = speed_up(times[base], times[name]), milliseconds(times[name])
-            found.append(SpeedUp(shown(system), label(system), f"beam {width}", gain, base, ms))
+            gain = speed_ups([one for one in alone if one.system in (name, base)], base)[name, None]
+            words = str(width), f"beam {width}"
+            ms = milliseconds(times[name])
+            found.append(SpeedUp(shown(system), label(system), *words, gain, base, ms))
     # Every benchmark has fairseq's own search with two beams.
     own_search = {shown(system) for _, system in groups.get(STOCK, [])}
     return found if {one.name for one in found} - own_search else []
@@ -209,7 +237,7 @@ class Histogram:
 
 
 def histograms(
-    document: dict[str, Any], labels: Sequence[str] | None = None, against: str = BEAM
+    document: Mapping[str, Any], labels: Sequence[str] | None = None, against: str = BEAM
 ) -> list[Histogram]:
     """Return the per-sentence speed-ups at batch 1 (xia2022, Figure 4).
 
@@ -276,7 +304,7 @@ _NOTES = {
 }
 
 
-def title(document: dict[str, Any], by: str, against: str = BEAM) -> str:
+def title(document: Mapping[str, Any], by: str, against: str = BEAM) -> str:
     """Name a table or a picture of one kind, with the benchmark's setting."""
     setting = document["setting"]
     base = "" if by == "beam" else f" against {against}"
@@ -284,51 +312,44 @@ def title(document: dict[str, Any], by: str, against: str = BEAM) -> str:
     return f"{_TITLES[by]}{base} ({setting['dtype']}, {setting['device']}{with_threads})"
 
 
-def table(document: dict[str, Any], by: str, against: str = BEAM) -> dict[str, Any]:
-    """Return ``title``, ``notes`` and ``rows`` of one kind; see ``speed_ups``.
+def table(document: Mapping[str, Any], by: str, against: str = BEAM) -> Table:
+    """Return the table of one kind; see ``in_settings``.
 
-    The rows are empty where there is nothing to compare.
+    It has no rows where there is nothing to compare.
     """
-    found = speed_ups(document, by, against)
+    found = in_settings(document, by, against)
+    rows: dict[Any, Cells] = {}
+    for one in found:
+        name: Cells = {"decoder": one.name, "label": one.label}
+        if by == "beam":
+            gain = column("speed_up", "speed-up", "x", ".2f")
+            name |= {"beam": int(one.key), MS: one.ms, gain: one.spread, "against": one.against}
+            rows[one.name, one.key] = name
+        else:
+            row = rows.setdefault(one.name, name)
+            row[column(one.key, one.at, "x", ".2f")] = one.spread
     ratios = "Ratios of a round's total times: median over the rounds (lowest-highest)."
-    if by == "beam":
-        rows = [
-            {
-                "decoder": one.name,
-                "label": one.label,
-                "beam": int(one.at.split()[1]),
-                "ms per sentence": one.ms.text(2) if one.ms else "-",
-                "speed-up": one.spread.text(2, "x"),
-                "against": one.against,
-            }
-            for one in found
-        ]
-    else:
-        by_name: dict[str, Fields] = {}
-        for one in found:
-            row = by_name.setdefault(one.name, {"decoder": one.name, "label": one.label})
-            row[one.at] = one.spread.text(2, "x")
-        rows = list(by_name.values())
-    return {"title": title(document, by, against), "notes": [_NOTES[by], ratios], "rows": rows}
+    return Table.of(list(rows.values()), title(document, by, against), [_NOTES[by], ratios])
 
 
 def histogram_table(
-    document: dict[str, Any], labels: Sequence[str] | None = None, against: str = BEAM
-) -> dict[str, Any]:
-    """Return ``title``, ``notes`` and ``rows`` of per-sentence speed-ups; see ``histograms``."""
+    document: Mapping[str, Any], labels: Sequence[str] | None = None, against: str = BEAM
+) -> Table:
+    """Return the table of per-sentence speed-ups; see ``histograms``."""
     found = histograms(document, labels, against)
     width = max((len(one.bins) for one in found), default=0)
     first = min((next(i for i, n in enumerate(one.bins) if n) for one in found), default=0)
     rows = []
     for one in found:
-        row: Fields = {"decoder": one.name, "label": one.label, "sentences": len(one.ratios)}
-        row |= {
-            "median" if percent == 50 else f"{percent}%": f"{one.quantile(percent):.2f}x"
-            for percent in QUANTILES
-        }
-        row["above 1x"] = f"{100 * one.faster:.1f}%"
+        row: Cells = {"decoder": one.name, "label": one.label, "sentences": len(one.ratios)}
+        for percent in QUANTILES:
+            name = "median" if percent == 50 else f"{percent}%"
+            row[column(f"quantile_{percent}", name, "x", ".2f")] = one.quantile(percent)
+        row[column("faster", "above 1x", "%", ".1f")] = 100 * one.faster
         counts = one.bins + [0] * (width - len(one.bins))
-        rows.append(row | {bin_name(place): counts[place] for place in range(first, width)})
+        for place in range(first, width):
+            row[column(f"bin_{place}", bin_name(place))] = counts[place]
+        rows.append(row)
     setting = f"batch 1, {threads(main_threads(document))}"
     name = f"Speed-up of single sentences against {against} ({setting})"
     notes = [
@@ -337,14 +358,14 @@ def histogram_table(
     ]
     if any(one.label == "peer" for one in found):
         notes.append("Peers have their own threads and dtype.")
-    return {"title": name, "notes": notes, "rows": rows}
+    return Table.of(rows, name, notes)
 
 
-def tables(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all tables that a benchmark has data for, each ``title``, ``notes`` and ``rows``.
+def tables(document: Mapping[str, Any]) -> list[Table]:
+    """Return all tables that a benchmark has data for.
 
     By batch, beam, length and threads, and the per-sentence histogram, all against fairseq beam 5.
     """
     found = [table(document, by) for by in KINDS]
     found.append(histogram_table(document))
-    return [one for one in found if one["rows"]]
+    return [one for one in found if one.rows]

@@ -4,11 +4,10 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...errors import UsageError
 from ...records import Record, count, counts
-from . import Fields
+from ..data.table import Cells, Table
 from .acceptance_by_position import Position
 from .promises import OTHER_DTYPE, promise_of
 from .symbols import typed
@@ -96,28 +95,28 @@ def decodings(one: Tally) -> list[str]:
     return list(dict.fromkeys(decoding for decoding, _ in one.methods))
 
 
-def totals(tallies: Sequence[Tally]) -> dict[str, Any]:
+def totals(tallies: Sequence[Tally]) -> Table:
     """Return the table of all traces and statistics, a row for each."""
     audited = any(one.audits for one in tallies)
     rows = []
     for one in tallies:
         sums = {name: sum(counts) for name, counts in one.counts.items()}
-        row: Fields = {
+        row: Cells = {
             "file": one.name,
             "decoding": "; ".join(decodings(one)),
             "promise": "; ".join(one.promises),
             "sentences": one.methods.total(),
             "tokens": sums["tokens"],
             "passes": sums["passes"],
-            "tokens per pass": ratio(sums["tokens"], sums["passes"]),
+            "tokens_per_pass": ratio(sums["tokens"], sums["passes"]),
             "drafted": sums["drafted"],
             "accepted": sums["accepted"],
-            "accepted of drafted": ratio(sums["accepted"], sums["drafted"]),
-            RESCUED: sums.get(RESCUED, "-"),
+            "accepted_of_drafted": ratio(sums["accepted"], sums["drafted"]),
+            RESCUED: sums.get(RESCUED),
         }
         if audited:
             row["audited"] = one.audits.total()
-            row |= {v: one.audits[v] if one.audits else "-" for v in VERDICTS}
+            row |= {v.replace(" ", "_"): one.audits[v] if one.audits else None for v in VERDICTS}
         rows.append(row)
     notes = [
         "tokens: with `</s>`. passes: of the decoder. drafted, accepted: guessed tokens, and the "
@@ -133,28 +132,28 @@ def totals(tallies: Sequence[Tally]) -> dict[str, Any]:
             "tokens' log-probabilities differ by less than 1e-4; other dtype: they differ, but may "
             "agree in fp32; beyond ties: they differ otherwise."
         )
-    return {"title": "Traces and statistics", "notes": notes, "rows": rows}
+    return Table.of(rows, "Traces and statistics", notes)
 
 
-def ratio(part: int, whole: int) -> float | str:
-    """Return a quotient with two decimals, or ``-`` if there is none."""
-    return round(part / whole, 2) if whole else "-"
+def ratio(part: int, whole: int) -> float | None:
+    """Return a quotient with two decimals; None if there is none."""
+    return round(part / whole, 2) if whole else None
 
 
-def per_sentence(one: Tally) -> dict[str, Any]:
+def per_sentence(one: Tally) -> Table:
     """Return the table of counts per sentence of one file."""
     tokens, passes = one.counts["tokens"], one.counts["passes"]
     rows = [_spread(name, values, sum(values)) for name, values in one.counts.items()]
     rates = [t / p for t, p in zip(tokens, passes, strict=True) if p]
     if rates:
         rows.insert(2, _spread("tokens per pass", rates, ratio(sum(tokens), sum(passes))))
-    return {"title": "Sentences", "notes": [], "rows": rows}
+    return Table.of(rows, "Sentences")
 
 
-def _spread(name: str, values: Sequence[float], total: float | str) -> Fields:
+def _spread(name: str, values: Sequence[float], total: float | None) -> Cells:
     """Return one row: the distribution of a count over sentences."""
     return {
-        "per sentence": name,
+        "per_sentence": name,
         "total": total,
         "mean": round(statistics.fmean(values), 2),
         "median": round(statistics.median(values), 2),

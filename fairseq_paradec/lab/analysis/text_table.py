@@ -1,7 +1,8 @@
 """Tables for the terminal."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from ..data.table import Column, Table
 
 
 def aligned(lines: Sequence[Sequence[str]], heads: int = 1) -> str:
@@ -15,12 +16,19 @@ def aligned(lines: Sequence[Sequence[str]], heads: int = 1) -> str:
     return "\n".join(found)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format rows with the same columns; a column's numbers have the same number of digits."""
-    columns = []
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        digits = max(len(str(value).partition(".")[2]) for value in values)
-        cells = [f"{v:.{digits}f}" if type(v) is float else str(v) for v in values]
-        columns.append([name, *cells])
+def table(found: Table) -> str:
+    """Format a table; a column's numbers have the same number of digits."""
+    columns = [[one.name, *_cells(found, one)] for one in found.shown]
     return aligned(list(zip(*columns, strict=True)))
+
+
+def _cells(found: Table, column: Column) -> list[str]:
+    """Return the cells of a column, its plain numbers with the same number of digits."""
+    cells = [row[column.key] for row in found.rows]
+    digits = max(
+        (len(str(one).partition(".")[2]) for one in cells if isinstance(one, float)), default=0
+    )
+    return [
+        f"{one:.{digits}f}" if isinstance(one, float) and not column.form else column.text(one)
+        for one in cells
+    ]

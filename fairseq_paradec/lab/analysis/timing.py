@@ -1,56 +1,20 @@
-"""Statistics of raw times: medians with their spread, and ratios within a round.
+"""Statistics of raw times: medians with their spread.
 
-All functions take seconds as ``rounds[r][i]``: round r, item i (a sentence, or a batch). Compared
-decoders take turns at each item of a round, so a busy moment of the machine slows all of them.
-Ratios are taken within a round, and the median of the rounds is reported.
+All functions take seconds as ``rounds[r][i]``: round r, item i (a sentence, or a batch).
 """
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-Rounds = Sequence[Sequence[float]]
+from ..data.samples import Rounds
+from ..data.table import Value
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A median over rounds with the lowest and the highest of them."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarise one value per round."""
-        return cls(statistics.median(values), min(values), max(values))
-
-    def text(self, digits: int, unit: str = "") -> str:
-        """Return, for example, ``1.52x (1.50-1.53)``."""
-        median, low, high = (f"{v:.{digits}f}" for v in (self.median, self.low, self.high))
-        return f"{median}{unit} ({low}-{high})"
-
-
-def speed_up(baseline: Rounds, system: Rounds, items: Sequence[int] | None = None) -> Spread:
-    """Return a system's speed-up: the baseline's total time over the system's."""
-    return Spread.of(
-        [
-            total(ours, items) / total(theirs, items)
-            for ours, theirs in zip(baseline, system, strict=True)
-        ]
-    )
-
-
-def total(times: Sequence[float], items: Sequence[int] | None = None) -> float:
-    """Return the time of all or some items of a round."""
-    return sum(times if items is None else (times[i] for i in items))
-
-
-def round_medians(rounds: Rounds) -> Spread:
-    """Return the median time of an item per round, summarised over the rounds."""
-    return Spread.of([statistics.median(times) for times in rounds])
+def milliseconds(rounds: Rounds) -> Value:
+    """Return the median time of an item per round, in ms, summarised over the rounds."""
+    return Value.of([statistics.median(times) for times in rounds]).times(1000)
 
 
 def percentile(rounds: Rounds, percent: float) -> float:

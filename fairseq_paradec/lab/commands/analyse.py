@@ -17,7 +17,8 @@ from typing import Any
 
 from ...output import printable
 from ..analysis.text_table import table
-from ..measure import documents
+from ..data import documents
+from ..data.table import Table
 from ..settings import Made
 from . import analyse_flops, analyse_speed, analyse_texts, analyse_training
 
@@ -30,7 +31,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     def command(
         name: str, run: Callable[..., Any], text: str, out: bool = True, plugin: bool = False
     ) -> Any:
-        """Declare one; ``run`` returns rows, notes, and possibly a text to print after them."""
+        """Declare one; ``run`` returns a table, and possibly a text to print after it."""
         title = text[0].upper() + text[1:]
         one = commands.add_parser(name, help=text, description=f"{title}.")
         one.set_defaults(analysis=run, title=title, plugin=plugin)
@@ -49,9 +50,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a table and its notes; also write it to ``--out``."""
-    rows, notes, *more = args.analysis(args)
-    text = "\n\n".join([table(rows), "\n".join(notes), *more])
+    made = args.analysis(args)
+    found, *more = (made,) if isinstance(made, Table) else made
+    text = "\n\n".join([table(found), "\n".join(found.notes), *more])
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
-        documents.save_made(Made(args.argv, args.out, args.title), notes, rows)
+        documents.save_made(Made(args.argv, args.out, args.title), found)
     return 0

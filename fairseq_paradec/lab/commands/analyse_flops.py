@@ -11,12 +11,13 @@ from ... import registry
 from ...cli import arguments
 from ...errors import UsageError, option_error
 from ...registry import METHODS
-from ..analysis import Fields, training_flops
-from ..analysis.benchmark_tables import OWN_GREEDY, latencies
+from ..analysis import training_flops
+from ..analysis.benchmark_tables import OWN_GREEDY, alone_samples
 from ..analysis.decoding_flops import Count, Decoded, greedy
 from ..analysis.flops import Heads, Shape
-from ..analysis.timing import Spread, speed_up
 from ..analysis.training_flops import Update
+from ..data.samples import speed_ups
+from ..data.table import Cells, Column, Table, Value, column
 from ..measure.traits import traits
 from .analyse_speed import MEASURED, TRACED, read_benchmark, read_records
 from .flops_files import BLOCK_NAT, BLOCKWISE, TRANSFORMER, Checkpoint, read_checkpoint
@@ -129,7 +130,7 @@ def _steps(record: Mapping[str, Any], size: int) -> bool:
     )
 
 
-def decoding(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def decoding(args: argparse.Namespace) -> Table:
     """Count the FLOPs of traces."""
     if (args.training_flops or args.drafter_training_flops) and args.benchmark is None:
         raise option_error("--benchmark", None, "a file, with FLOPs of training beside its speeds")
@@ -157,7 +158,7 @@ def decoding(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
             sentences, tokens = sentences + 1, tokens + length
             passes += record["decoder_passes"]
             oracle |= record["flags"].get("jacobi_length") == "oracle"
-        row = {"trace": name, "decoding": method}
+        row: Cells = {"trace": name, "decoding": method}
         row |= _row(total, plain, sentences, tokens, passes)
         if speed:
             if name not in speed:
@@ -171,40 +172,46 @@ def decoding(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
         notes.append(COST_NOTE.format(benchmark=args.benchmark))
     if oracle:
         notes.append("Oracle lengths come from a greedy search, which is not counted.")
-    return rows, notes
+    return Table.of(rows, notes=notes)
 
 
-def _speeds(benchmark: str | None) -> dict[str, Spread]:
+def _speeds(benchmark: str | None) -> dict[str, Value]:
     """Return the decoders of a benchmark with their speed-ups over our greedy search, batch 1."""
     if benchmark is None:
         return {}
     document = read_benchmark(benchmark)
-    times = latencies(document)
-    return {name: speed_up(times[OWN_GREEDY], rounds) for name, rounds in times.items()}
+    gains = speed_ups(alone_samples(document), OWN_GREEDY)
+    return {name: gain for (name, _), gain in gains.items()}
 
 
-def _cost(decoding: float, trained: float, speed: Spread) -> Fields:
+def _flop(key: str, name: str | None = None) -> Column:
+    """Return a column of many FLOPs."""
+    return column(key, name, "FLOP", ".3e")
+
+
+def _cost(decoding: float, trained: float, speed: Value) -> Cells:
     """Return FLOPs beside speed: santilli2023, Tables 3 and 5."""
     return {
-        "training FLOP": f"{trained:.3e}" if trained else "-",
-        "FLOP with training": f"{decoding + trained:.3e}",
-        "speed, x our greedy": speed.text(2),
-        "FLOP / speed": f"{(decoding + trained) / speed.median:.3e}",
+        _flop("training_FLOP"): trained or None,
+        _flop("FLOP_with_training"): decoding + trained,
+        column("speed", "speed, x our greedy", "x", ".2f"): speed,
+        _flop("FLOP_by_speed", "FLOP / speed"): (decoding + trained) / speed.middle,
     }
 
 
-def _row(total: Count, plain: Count, sentences: int, tokens: int, passes: int) -> Fields:
+def _row(total: Count, plain: Count, sentences: int, tokens: int, passes: int) -> Cells:
     """Return the numbers of one trace."""
     parts = {part: getattr(total, part) for part in ("encoder", "decoder", "projection", "drafter")}
+    per_pass = column("drafter_MFLOP_per_pass", "drafter, MFLOP per pass", "MFLOP")
     return {
         "sentences": sentences,
-        "passes per sentence": round(passes / sentences, 2),
+        "passes_per_sentence": round(passes / sentences, 2),
         "GFLOP": round(total.total / sentences / 1e9, 4),
         **{part: round(count / sentences / 1e9, 4) for part, count in parts.items()},
-        "drafter, MFLOP per pass": round(total.drafter / passes / 1e6, 2),
-        "MFLOP per token": round(total.total / tokens / 1e6, 2),
-        "FLOP of all": f"{total.total:.3e}",
-        "x greedy": round(total.total / plain.total, 2),
+        per_pass: round(total.drafter / passes / 1e6, 2),
+        "MFLOP_per_token": round(total.total / tokens / 1e6, 2),
+        _flop("FLOP_of_all"): total.total,
+        "x_greedy": round(total.total / plain.total, 2),
     }
 
 
@@ -290,7 +297,7 @@ def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
     return mean
 
 
-def training(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def training(args: argparse.Namespace) -> Table:
     """Count the FLOPs of training."""
     paths = each_once("CHECKPOINT", args.checkpoint)
     found = {path: read_checkpoint("CHECKPOINT", path) for path in paths}
@@ -307,10 +314,14 @@ def training(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
             {
                 "checkpoint": names[path],
                 "architecture": str(found[path].model.get("arch") or found[path].kind),
-                "forward, MFLOP per token": round(total.forward / tokens / 1e6, 2),
-                "training, MFLOP per token": round(total.total / tokens / 1e6, 2),
+                column("forward_MFLOP_per_token", "forward, MFLOP per token"): round(
+                    total.forward / tokens / 1e6, 2
+                ),
+                column("training_MFLOP_per_token", "training, MFLOP per token"): round(
+                    total.total / tokens / 1e6, 2
+                ),
                 "epochs": args.epochs,
-                "FLOP": f"{args.epochs * total.total:.3e}",
+                _flop("FLOP"): args.epochs * total.total,
             }
         )
     notes = [
@@ -325,7 +336,7 @@ def training(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
             "block_nat: the mean over all prefix lengths, if glancing reveals no token; an upper "
             "bound, because revealed tokens are not projected."
         )
-    return rows, notes
+    return Table.of(rows, notes=notes)
 
 
 # ---- the subcommands ----------------------------------------------------------------------------

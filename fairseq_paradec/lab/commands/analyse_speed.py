@@ -3,16 +3,25 @@
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError, option_error
 from ...records import Record
 from ...records import read as read_lines
-from ..analysis import Fields, acceptance_by_position, speed_ups
-from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, BlockPoint, block_points
+from ..analysis import acceptance_by_position, speed_ups
+from ..analysis.benchmark_tables import (
+    AGAINST,
+    BEAM,
+    GREEDY,
+    OWN_GREEDY,
+    BlockPoint,
+    block_points,
+)
 from ..analysis.trace_records import read_sentence
-from ..measure.documents import BENCHMARK, check
+from ..data.documents import BENCHMARK, checked
+from ..data.table import Cells, Table
 from .pages import check_picture
 from .text_files import each_once, named, read
 
@@ -33,7 +42,7 @@ def read_benchmark(path: str) -> dict[str, Any]:
         raise option_error("BENCHMARK", path, f"{MEASURED} ({error})") from error
     if not isinstance(document, dict) or document.get("schema") != BENCHMARK:
         raise option_error("BENCHMARK", path, MEASURED)
-    check(document, path)
+    checked(document, Path(path))
     return document
 
 
@@ -51,7 +60,7 @@ def read_records(path: str) -> Iterator[Record]:
         yield record
 
 
-def blocks(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def blocks(args: argparse.Namespace) -> Table:
     """Compare speed-up with mean accepted block, and draw both for ``--plot``."""
     if args.plot is not None:
         args.plot.parent.mkdir(parents=True, exist_ok=True)
@@ -70,25 +79,25 @@ def blocks(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
             f"{document['title']}: batch 1, {setting['dtype']}, {setting['device']}, "
             f"{setting['threads'][0]} thread(s), {setting['timed sentences']} sentences."
         )
-    rows = [
-        ({"benchmark": title} if len(points) > 1 else {})
-        | {
-            "decoder": point.name,
-            "label": point.label,
-            "mean accepted block": round(point.block, 2),
-            "passes per sentence": round(point.passes, 2),
-            "length ratio": round(point.length, 3),
-            "x our greedy": point.speed_ups[OWN_GREEDY].text(2),
-            "x fairseq greedy": point.speed_ups[GREEDY].text(2),
-        }
-        for title, ones in points.items()
-        for point in ones
-    ]
+    rows: list[Cells] = []
+    for title, ones in points.items():
+        for point in ones:
+            row: Cells = {"benchmark": title} if len(points) > 1 else {}
+            row |= {
+                "decoder": point.name,
+                "label": point.label,
+                "mean_accepted_block": round(point.block, 2),
+                "passes_per_sentence": round(point.passes, 2),
+                "length_ratio": round(point.length, 3),
+                AGAINST[OWN_GREEDY]: point.speed_ups[OWN_GREEDY],
+                AGAINST[GREEDY]: point.speed_ups[GREEDY],
+            }
+            rows.append(row)
     if args.plot is not None:
         from ..analysis.benchmark_plot import draw_blocks  # matplotlib takes a second to load
 
         draw_blocks(points, args.plot)
-    return rows, [
+    notes = [
         *settings,
         "mean accepted block: tokens per block; greedy search has blocks of one. length ratio: "
         "tokens by our greedy search's; above 1, passes per sentence tell more. Speed-ups: ratios "
@@ -96,25 +105,32 @@ def blocks(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
         "with the benchmark's own model (stern2018, Figure 4). A decoder labelled other model has "
         "other outputs, which may be longer or shorter.",
     ]
+    return Table.of(rows, notes=notes)
 
 
-def speed_up(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def speed_up(args: argparse.Namespace) -> Table:
     """Show speed-ups by batch, beam, length or threads, and draw them for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     document = read_benchmark(args.benchmark)
     found = speed_ups.table(document, args.by, args.against)
-    if not found["rows"]:
-        there = [one for one in speed_ups.KINDS if speed_ups.speed_ups(document, one, args.against)]
+    if not found.rows:
+        kinds = speed_ups.KINDS
+        there = [one for one in kinds if speed_ups.in_settings(document, one, args.against)]
         allowed = f"what {args.benchmark} has data for: {', '.join(there) or 'none'}"
         raise option_error("--by", args.by, allowed)
     if plot is not None:
         from ..analysis.speed_plot import draw_speed_ups  # matplotlib takes a second to load
 
         draw_speed_ups(document, args.by, plot, args.against)
-    return found["rows"], [f"{document['title']}: {found['title']}.", *found["notes"]]
+    return _titled(found, document)
 
 
-def histogram(args: argparse.Namespace) -> tuple[list[Fields], list[str], str]:
+def _titled(found: Table, document: dict[str, Any]) -> Table:
+    """Return a table whose first note says what it is of."""
+    return replace(found, notes=[f"{document['title']}: {found.title}.", *found.notes])
+
+
+def histogram(args: argparse.Namespace) -> tuple[Table, str]:
     """Show the speed-ups of single sentences, and draw them for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     document = read_benchmark(args.benchmark)
@@ -124,10 +140,10 @@ def histogram(args: argparse.Namespace) -> tuple[list[Fields], list[str], str]:
         from ..analysis.speed_plot import draw_histogram
 
         draw_histogram(document, plot, args.decoder, args.against)
-    return found["rows"], [f"{document['title']}: {found['title']}.", *found["notes"]], bars
+    return _titled(found, document), bars
 
 
-def acceptance(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def acceptance(args: argparse.Namespace) -> Table:
     """Show how often the i-th token of a draft is accepted, and draw it for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     by_path = {}
@@ -140,12 +156,11 @@ def acceptance(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
         from ..analysis.speed_plot import draw_acceptance
 
         draw_acceptance(by_name, plot)
-    rows = [
-        ({"trace": name} if len(by_name) > 1 else {}) | row
-        for name, found in by_name.items()
-        for row in acceptance_by_position.rows(found)
-    ]
-    return rows, list(acceptance_by_position.NOTES)
+    rows: list[Cells] = []
+    for name, found in by_name.items():
+        trace: Cells = {"trace": name} if len(by_name) > 1 else {}
+        rows += [trace | row for row in acceptance_by_position.rows(found)]
+    return Table.of(rows, notes=acceptance_by_position.NOTES)
 
 
 # ---- the subcommands ----------------------------------------------------------------------------

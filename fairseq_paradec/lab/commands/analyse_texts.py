@@ -13,8 +13,9 @@ from typing import Any
 
 from ...cli import arguments
 from ...errors import UsageError, option_error
-from ..analysis import Fields, agreement, by_length, likelihood, ngrams
+from ..analysis import agreement, by_length, likelihood, ngrams
 from ..analysis.quality import RESAMPLES, SEED
+from ..data.table import Cells, Table, Value, column
 from .text_files import (
     REFERENCE,
     SCORED,
@@ -57,10 +58,10 @@ def number_or_scores(flag: str, given: str) -> float | dict[int, list[float]]:
     return value
 
 
-def pmi(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def pmi(args: argparse.Namespace) -> Table:
     """Compare a model's perplexity with those of others."""
     model = number_or_scores("MODEL", args.model)
-    rows: list[Fields] = []
+    rows: list[Cells] = []
     for name in args.ar:
         plain = number_or_scores("AR", name)
         if isinstance(model, dict) and isinstance(plain, dict):
@@ -72,48 +73,50 @@ def pmi(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
             {
                 "AR": name,
                 "perplexity": round(first, 4),
-                "AR's perplexity": round(second, 4),
+                column("AR_perplexity", "AR's perplexity"): round(second, 4),
                 "PMI": round(likelihood.pmi(first, second), 4),
             }
         )
-    return rows, [
+    notes = [
         "PMI = log10 perplexity - log10 perplexity of AR, a model that writes in the same order, a "
         "token a step; 0 where words predicted at once are independent, if both learned as long: "
         "an AR that learned for fewer epochs lowers it, whatever the words are. zhang2020, Table "
         "3: 0.235 for two neighbours (6.95, 4.04), -0.014 for two ends (4.72, 4.86), on other "
         "data: an equal difference of other perplexities does not replicate it."
     ]
+    return Table.of(rows, notes=notes)
 
 
-def over_translation(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def over_translation(args: argparse.Namespace) -> Table:
     """Measure each system's over-translation."""
     systems, references = system_texts(args)
     wanted = [line.split() for line in references]
-    rows = []
+    rows: list[Cells] = []
     for name, texts in {**systems, "(reference)": references}.items():
         found = ngrams.over_translation([line.split() for line in texts], wanted)
-        row: Fields = {"system": name}
+        row: Cells = {"system": name}
         row |= {f"OTEM-{n}": round(100 * found.otem(n), 2) for n in OTEM_ORDERS}
         row |= {f"{n}-grams": round(100 * rate, 2) for n, rate in enumerate(found.rates, start=1)}
-        row["length penalty"] = round(found.length_penalty, 3)
+        row["length_penalty"] = round(found.length_penalty, 3)
         row["repeated"] = round(100 * found.repeated, 2)
         rows.append(row)
-    return rows, [
+    notes = [
         "In %, lower is better. n-grams: share of surplus ones (Yang et al. 2018): k - max(r, 1) "
         "of an n-gram that is k times in a translation and r times in its reference. OTEM-N: "
         "length penalty times the geometric mean for n = 1..N; the authors' script reports OTEM-2. "
         "repeated: tokens in an n-gram (n up to 4) directly behind an equal one."
     ]
+    return Table.of(rows, notes=notes)
 
 
-def repetition(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def repetition(args: argparse.Namespace) -> Table:
     """Measure how often a token directly repeats."""
     texts = translations(args.hyp)
     if args.ref is not None:
         references = sentences("--ref", args.ref, REFERENCE)
         same_number({f"{args.ref} (--ref)": references} | texts)
     systems = named(texts) | ({} if args.ref is None else {"(reference)": references})
-    rows = []
+    rows: list[Cells] = []
     for name, lines in systems.items():
         found = ngrams.repetition([line.split() for line in lines])
         rows.append(
@@ -121,18 +124,19 @@ def repetition(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
                 "system": name,
                 "tokens": found.tokens,
                 "repeated": found.repeated,
-                "% repeated": round(100 * found.rate, 2),
-                "sentences with one": found.sentences,
+                column("repeated_share", "% repeated", "%"): round(100 * found.rate, 2),
+                "sentences_with_one": found.sentences,
             }
         )
-    return rows, [
+    notes = [
         "repeated: tokens equal to the one directly before them in their sentence; % of all "
         "tokens (xia2022, Table 9: 0.18 for greedy search, 0.24 to 1.13 for CMLM; WMT14 En-De). A "
         "token is what stands between spaces. References repeat some rightly."
     ]
+    return Table.of(rows, notes=notes)
 
 
-def rouge(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def rouge(args: argparse.Namespace) -> Table:
     """Compute ROUGE of summaries."""
     from ..analysis import rouge as scored  # the import takes a second
 
@@ -143,15 +147,14 @@ def rouge(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
         raise option_error("--sentence-mark", mark, f"a token of {args.ref}, between spaces")
     if not any(map(scored.is_counted, references)):
         raise option_error("--ref", args.ref, "texts with a to z or 0 to 9; ROUGE counts no others")
-    rows = []
+    rows: list[Cells] = []
     for name, lines in named(texts).items():
         found = scored.rouge(lines, references, stemming=args.stemming, sentence_mark=mark)
         rows += [
             {
                 "system": name,
                 "measure": key,
-                "F1": round(score.f1, 2),
-                "95% interval": f"{score.low:.2f}-{score.high:.2f}",
+                column("F1", form=".2f"): Value(score.f1, score.low, score.high),
                 "precision": round(score.precision, 2),
                 "recall": round(score.recall, 2),
             }
@@ -164,7 +167,7 @@ def rouge(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
             f"{others} of {len(references)} references have letters outside a to z, at which ROUGE "
             "splits words: these scores mean little."
         )
-    return rows, notes
+    return Table.of(rows, notes=notes)
 
 
 def rouge_notes(count: int, stemming: bool, mark: str | None) -> list[str]:
@@ -183,7 +186,7 @@ def rouge_notes(count: int, stemming: bool, mark: str | None) -> list[str]:
     ]
 
 
-def ngram_precision(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def ngram_precision(args: argparse.Namespace) -> Table:
     """Compare the precision of the two ends of translations."""
     systems, references = system_texts(args)
     wanted = [line.split() for line in references]
@@ -196,27 +199,30 @@ def ngram_precision(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     tokens = {name: [texts[i].split() for i in chosen] for name, texts in systems.items()}
     names = list(systems)
     ends = [{}, *({side: edge} for side in ("left", "right") for edge in args.edges)]
-    rows = []
+    rows: list[Cells] = []
     for end in ends:
-        row: Fields = {"tokens": " ".join(f"{side} {edge}" for side, edge in end.items()) or "all"}
+        row: Cells = {"tokens": " ".join(f"{side} {edge}" for side, edge in end.items()) or "all"}
         for n in args.n or (1, 4):
             first = None
             for name, ours in tokens.items():
                 value = ngrams.edge_precision(ours, [wanted[i] for i in chosen], n, **end)
-                text = "-" if value is None else f"{100 * value:.1f}"
-                if value is not None and first is not None:
-                    text += f" ({100 * (value - first):+.1f})"
-                first = value if name == names[0] else first
-                row[f"{n}-grams, {name}"] = text
+                key, words = f"{n}-grams_{name}", f"{n}-grams, {name}"
+                row[column(key, words, form=".1f")] = None if value is None else 100 * value
+                if name == names[0]:
+                    first = value
+                    continue
+                less = None if value is None or first is None else 100 * (value - first)
+                row[column(f"{key}_less_first", f"{words}: change", form="+.1f")] = less
         rows.append(row)
-    return rows, [
+    notes = [
         f"{len(chosen)} of {len(references)} sentences: references of {args.min_length} tokens or "
         "more. Clipped precision in % of the n-grams within the first (left) or last (right) "
-        f"tokens, against the whole reference; in brackets, the difference from {names[0]}."
+        f"tokens, against the whole reference; change: from {names[0]}."
     ]
+    return Table.of(rows, notes=notes)
 
 
-def length_bins(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def length_bins(args: argparse.Namespace) -> Table:
     """Show quality and time by length of the source."""
     systems, references = system_texts(args)
     sources = sentences("SRC", args.src, SOURCE)
@@ -233,18 +239,21 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
     metric, score = ("ROUGE-L", by_length.rouge_l) if args.rouge else ("BLEU", by_length.bleu)
     quality = {name: score(texts, references, bins) for name, texts in systems.items()}
     times = [seconds_of(path, len(sources)) for path in args.stats or ()]
-    rows = []
+    rows: list[Cells] = []
     for place, one in enumerate(bins):
         low, high = min(lengths[i] for i in one), max(lengths[i] for i in one)
         name = str(low) if low == high else f"{low}-{high}"
         name = "all" if place == args.bins else name
-        row: Fields = {"source tokens": name, "sentences": len(one)}
-        row |= {f"{metric}, {name}": round(values[place], 2) for name, values in quality.items()}
+        row: Cells = {"source_tokens": name, "sentences": len(one)}
+        for name, values in quality.items():
+            row[column(f"{metric}_{name}", f"{metric}, {name}")] = round(values[place], 2)
         for name, seconds in zip(systems, times, strict=False):
-            row[f"ms, {name}"] = round(1000 * sum(seconds[i] for i in one) / len(one), 1)
+            row[column(f"ms_{name}", f"ms, {name}", "ms")] = round(
+                1000 * sum(seconds[i] for i in one) / len(one), 1
+            )
         for name, seconds in list(zip(systems, times, strict=False))[1:]:
             gain = sum(times[0][i] for i in one) / sum(seconds[i] for i in one)
-            row[f"speed-up, {name}"] = round(gain, 2)
+            row[column(f"speed_up_{name}", f"speed-up, {name}")] = round(gain, 2)
         rows.append(row)
     notes = [
         "Sentences ranked by source tokens, in bins of the same number of sentences (zhang2020, "
@@ -260,10 +269,10 @@ def length_bins(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
             f"ms: mean time of a sentence at batch 1; speed-up: of total times, against "
             f"{list(systems)[0]}. The runs were not interleaved: paradec benchmark measures speed."
         )
-    return rows, notes
+    return Table.of(rows, notes=notes)
 
 
-def contrastive(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def contrastive(args: argparse.Namespace) -> Table:
     """Measure how often a model prefers the right target."""
     right, wrong = scores("SCORES_RIGHT", args.right), scores("SCORES_WRONG", args.wrong)
     likelihood.check_same_sentences(right, wrong, (args.right, args.wrong))
@@ -281,18 +290,23 @@ def contrastive(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
             )
         distances = dict(enumerate(map(int, lines)))
     groups = likelihood.accuracy_by_distance(preferred, distances, args.longest)
-    rows = [
-        {"distance": name, "pairs": pairs, "right preferred, %": round(100 * share, 1)}
+    rows: list[Cells] = [
+        {
+            "distance": name,
+            "pairs": pairs,
+            column("right_preferred", "right preferred, %", "%"): round(100 * share, 1),
+        }
         for name, (pairs, share) in groups.items()
         if args.distances is not None or name == "all"
     ]
-    return rows, [
+    notes = [
         "The share of pairs whose right target is more probable than the wrong one (Sennrich 2017; "
         "zhang2020, Figure 5), by distance in tokens."
     ]
+    return Table.of(rows, notes=notes)
 
 
-def contrastive_make(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def contrastive_make(args: argparse.Namespace) -> Table:
     """Write a contrastive test set."""
     sources = sentences("SRC", args.src, SOURCE)
     references = sentences("REF", args.ref, REFERENCE)
@@ -319,12 +333,13 @@ def contrastive_make(args: argparse.Namespace) -> tuple[list[Fields], list[str]]
         "sentences": len(references),
         "pairs": len(pairs),
         "singular": sum(p.right.split()[0] in agreement.SINGULAR for p in pairs),
-        "longest distance": max(p.distance for p in pairs),
+        "longest_distance": max(p.distance for p in pairs),
     }
-    return [counts], [
+    notes = [
         f"Written to {folder}: {', '.join(texts)}. In each wrong sentence one verb has the other "
         "number. A rule chose the verbs, not a parser: check a sample."
     ]
+    return Table.of([counts], notes=notes)
 
 
 # ---- the subcommands ----------------------------------------------------------------------------

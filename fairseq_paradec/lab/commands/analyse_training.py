@@ -7,14 +7,15 @@ from typing import Any
 
 from ...errors import option_error
 from ...training import log
-from ..analysis import Fields, losses
+from ..analysis import losses
+from ..data.table import Table
 from .pages import check_picture
 from .text_files import each_once, read
 
 LOGGED = "train.log of paradec train, with ten times ten updates at least"
 
 
-def compare(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
+def compare(args: argparse.Namespace) -> Table:
     """Compare the losses of trainings, and draw them for ``--plot``."""
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     runs = {}
@@ -28,10 +29,11 @@ def compare(args: argparse.Namespace) -> tuple[list[Fields], list[str]]:
         runs = dict(zip(folders, runs.values(), strict=True))
     if plot is not None:
         losses.draw(runs, plot)
-    return losses.rows(runs), [
+    notes = [
         "As fairseq logs it, in bits a token: training's, with dropout, as the mean of what was "
         "logged in a tenth of the updates; validation's after the last updates that all have."
     ]
+    return losses.table(runs, notes)
 
 
 def declare(command: Callable[..., Any]) -> None:

@@ -40,7 +40,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and write the table."""
-    from ..measure import documents
+    from ..data import documents
     from ..measure.clients import Settings, clients
 
     documents.check_out(args.out)

@@ -38,7 +38,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Translate all edits by all decoders, and write the table."""
-    from ..measure import documents
+    from ..data import documents
     from ..measure.drafts import Settings, drafts
 
     documents.check_out(args.out)

@@ -23,9 +23,10 @@ from ...cli import arguments
 from ...errors import UsageError, option_error
 from ...files import replacing
 from ...images import Pixels, Size
-from ..analysis import Fields, text_table
+from ..analysis import text_table
 from ..analysis.quality import RESAMPLES, SEED, ImageQuality
-from ..measure import documents
+from ..data import documents
+from ..data.table import Cells, Table, Value, column
 from ..settings import Made
 from . import pages
 from .image_files import Pair, Passes, read_outputs, read_pairs, read_report
@@ -96,57 +97,55 @@ def compare(args: argparse.Namespace) -> int:
     if args.scale > most:
         raise option_error("--scale", args.scale, f"a whole number from 1 to {most}, here")
     paths = _pictures(args.out, numbers[: args.first])
-    rows = table(systems, [pairs[number] for number in numbers], numbers, size, reports)
+    seen = [pairs[number] for number in numbers]
+    rows = rows_of(systems, seen, numbers, size, reports)
     shown = list(systems)[:2]
     for number, picture in zip(numbers, paths):
         small, large = pairs[number]
         first, *more = (systems[label][number] for label in shown)
         _write(picture, images.triple(small, first, more[0] if more else large, args.scale))
     notes = _notes(len(numbers), len(pairs), args.subset, shown[0], bool(reports))
-    seen = ", ".join(["input", *shown, *([TRUTH] if len(shown) == 1 else [])])
-    print(f"{text_table.table(rows)}\n\n" + "\n".join(notes))
-    print(f"{len(paths)} pictures in {args.out}, each with {seen}, from left to right.")
+    beside = ", ".join(["input", *shown, *([TRUTH] if len(shown) == 1 else [])])
+    found = Table.of(rows, notes=notes)
+    print(f"{text_table.table(found)}\n\n" + "\n".join(notes))
+    print(f"{len(paths)} pictures in {args.out}, each with {beside}, from left to right.")
     if args.json is not None:
         made = Made(args.argv, args.json, "Super-resolution: quality of outputs")
-        documents.save_made(made, notes, rows)
+        documents.save_made(made, found)
     return 0
 
 
-def table(
+def rows_of(
     systems: Mapping[str, Mapping[int, Pixels]],
     pairs: Sequence[Pair],
     numbers: Sequence[int],
     size: Size,
     reports: Mapping[str, Passes],
-) -> list[Fields]:
+) -> list[Cells]:
     """Return the quality of all systems, and of bicubic enlarging."""
     quality = ImageQuality([_text(pair.large) for pair in pairs], size)
     outputs = {label: [found[number] for number in numbers] for label, found in systems.items()}
     outputs[BICUBIC] = [enlarged(pair.small, size) for pair in pairs]
-    rows: list[Fields] = []
+    rows: list[Cells] = []
     first: list[str] | None = None
     for label, found in outputs.items():
         texts = list(map(_text, found))
         each = quality.each(texts)
-        low, high = np.percentile(quality.counts @ each / len(each), (2.5, 97.5))
-        against = "-"
-        if first is not None:
-            change, *ends = quality.differences(texts, first)["PSNR"]
-            against = f"{change:+.2f} ({ends[0]:+.2f} to {ends[1]:+.2f})"
+        ends = np.percentile(quality.counts @ each / len(each), (2.5, 97.5)).tolist()
+        change = None if first is None else Value(*quality.differences(texts, first)["PSNR"])
         first = first or texts
-        row: Fields = {
+        row: Cells = {
             "system": label,
-            "PSNR": round(float(each.mean()), 2),
-            "95% interval": f"{low:.2f} to {high:.2f}",
-            "against the first": against,
+            column("PSNR", form=".2f"): Value(float(each.mean()), *ends),
+            column("PSNR_less_first", "against the first", form="+.2f"): change,
         }
         if reports:
-            row["passes per image"] = row["mean accepted block"] = "-"
+            row["passes_per_image"] = row["mean_accepted_block"] = None
         if label in reports:
             passes, blocks = reports[label]
-            row["passes per image"] = round(passes / len(numbers), 1)
+            row["passes_per_image"] = round(passes / len(numbers), 1)
             if blocks:
-                row["mean accepted block"] = round(sum(blocks) / len(blocks), 2)
+                row["mean_accepted_block"] = round(sum(blocks) / len(blocks), 2)
         rows.append(row)
     return rows
 

@@ -17,8 +17,8 @@ from ...cli.main import main
 from ...errors import UsageError, excludes, needs, option_error
 from ...output import printable
 from ..analysis import papers_page
-from ..measure import documents
-from .results import SUMMARY, check
+from ..data import documents
+from .results import check
 
 DATA = Path(__file__).resolve().parent.parent / "papers.toml"
 
@@ -26,14 +26,6 @@ DATA = Path(__file__).resolve().parent.parent / "papers.toml"
 def load() -> dict[str, Any]:
     """Return papers.toml: ``papers`` by key, ``given`` (default data and models), ``rows``."""
     return tomllib.loads(DATA.read_text(encoding="utf-8"))
-
-
-def read_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return all results of a folder, by name."""
-    files = [file for file in sorted(folder.glob("*.json")) if file.name != SUMMARY]
-    if not files:
-        raise option_error("--results", str(folder), "a folder with results, *.json")
-    return {file.stem: documents.read_document(file) for file in files}
 
 
 def commands(
@@ -122,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     data = load()
     _refuse_flags_of_other_uses(args)
     if args.page:
-        text = papers_page.page(data, read_results(args.results))
+        text = papers_page.page(data, documents.read_folder("--results", args.results))
         out = Path("docs/papers.md")
         if args.check:
             return 0 if check(out, text) else 1

@@ -10,7 +10,6 @@ import collections
 import dataclasses
 import functools
 import heapq
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,9 +28,9 @@ from ..analysis import (
     trace_view,
     viewer,
 )
-from ..analysis.benchmark_tables import tables
 from ..analysis.tally import Tally
-from ..measure import documents
+from ..data import documents
+from ..data.table import Result
 from . import pages, trace
 
 ALLOWED = (
@@ -67,14 +66,14 @@ class Lines:
 class Folder:
     """What a folder holds."""
 
-    documents: list[report.Document] = field(default_factory=list)  # files of JSON, by name
+    documents: list[Result] = field(default_factory=list)  # files of JSON, by name
     tallies: list[Tally] = field(default_factory=list)  # traces and statistics, by name
     lines: list[Lines] = field(default_factory=list)  # of the traces
     # the reason for each file left out, by name
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
-    def files(self) -> list[report.Document | Tally]:
+    def files(self) -> list[Result | Tally]:
         """Return all that is on the page."""
         return [*self.documents, *self.tallies]
 
@@ -109,31 +108,16 @@ def read_json(path: Path, found: Folder) -> None:
     Raises:
         UsageError: it is no JSON, or contradicts itself.
     """
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{path}: cannot be read as JSON, or only a part of it: {error}"
-        ) from error
-    schema = str(content.get("schema")) if isinstance(content, dict) else "None"
-    if schema not in documents.VERSIONS:
+    content = documents.load(path)
+    if not documents.is_known(content):
+        schema = content.get("schema") if isinstance(content, dict) else None
         found.skipped[path.name] = f"JSON of another kind (schema: {schema})"
         return
-    if content.get("version") not in documents.VERSIONS[schema]:
-        allowed = " or ".join(map(str, documents.VERSIONS[schema]))
-        raise UsageError(
-            f"{path}: got {schema}, version {content.get('version')!r}; allowed: version {allowed}"
-        )
-    documents.check(content, str(path))
-    if schema == documents.BENCHMARK:
-        parts = [*tables(content), *speed_ups.tables(content)]
-        document = report.Document(path.name, "benchmark", content, parts)
-    elif schema == documents.PASSES:
-        document = report.Document(path.name, "passes", content, content["tables"])
-    else:
-        parts = [{"title": "", "notes": [], "rows": documents.columns(content["rows"])}]
-        document = report.Document(path.name, "table", content, parts)
-    found.documents.append(document)
+    result = documents.checked(content, path)
+    if result.kind == "benchmark":
+        more = speed_ups.tables(result.content)
+        result = dataclasses.replace(result, tables=[*result.tables, *more])
+    found.documents.append(result)
 
 
 def read_lines(path: Path, found: Folder) -> None:
@@ -242,14 +226,14 @@ def write(file: TextIO, folder: Folder, title: str, limit: int) -> None:
     file.write(page.TAIL)
 
 
-def pictures(document: report.Document) -> list[tuple[bytes, str]]:
+def pictures(document: Result) -> list[tuple[bytes, str]]:
     """Draw a document's pictures; return SVG files and their descriptions."""
     if document.kind != "benchmark":
         return []
     from ..analysis import benchmark_plot, speed_plot  # matplotlib takes a second to load
 
     names = texts(document)
-    content = document.content | {"title": names[0]}
+    content = {**document.content, "title": names[0]}
     return [
         (
             report.svg(functools.partial(benchmark_plot.draw, content), names),
@@ -262,7 +246,7 @@ def pictures(document: report.Document) -> list[tuple[bytes, str]]:
     ]
 
 
-def texts(one: report.Document | Tally) -> list[str]:
+def texts(one: Result | Tally) -> list[str]:
     """Return the names that a file's pictures show; a benchmark's title comes first."""
     if isinstance(one, Tally):
         return [one.name] if one.positions else []

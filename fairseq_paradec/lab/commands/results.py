@@ -10,12 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from ...errors import option_error
 from ..analysis import result_pages, summary_page
-from ..measure import documents
-
-# The contents of RESULTS.md.
-SUMMARY = "summary.json"
+from ..data import documents
+from ..data.documents import SUMMARY
 
 # The list of the results' pages, which a repository's view shows with their folder.
 INDEX = "README.md"
@@ -46,18 +43,12 @@ def render(folder: Path, out: Path) -> dict[Path, str]:
     Raises:
         UsageError: there is no result, or one is wrong.
     """
-    files = [file for file in sorted(folder.glob("*.json")) if file.name != SUMMARY]
-    if not files:
-        raise option_error("--tables", str(folder), "a folder with tables, *.json")
-    found = {file.stem: documents.read_document(file) for file in files}
-    drawn = {
-        file.stem: next((p.name for p in map(file.with_suffix, PICTURES) if p.is_file()), None)
-        for file in files
-    }
-    pages = {
-        file.with_suffix(".md"): result_pages.page(found[file.stem], drawn[file.stem])
-        for file in files
-    }
+    found = documents.read_folder("--tables", folder)
+    pages = {}
+    for result in found.values():
+        file = folder / result.name
+        drawn = next((p.name for p in map(file.with_suffix, PICTURES) if p.is_file()), None)
+        pages[file.with_suffix(".md")] = result_pages.page(result, drawn)
     chosen = folder / SUMMARY
     content = json.loads(chosen.read_text(encoding="utf-8")) if chosen.is_file() else {}
     address = Path(os.path.relpath(folder, out.parent)).as_posix()

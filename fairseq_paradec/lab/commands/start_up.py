@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: a process fails.
     """
-    from ..measure import documents
+    from ..data import documents
 
     if (args.model is None) == (args.arch_size is None):
         raise option_error("--model", args.model, "one of --model and --arch-size")
@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace, model: str, limits: list[str]) -> None:
     """Measure the processes in rounds, and write the table."""
-    from ..measure import documents, machine
+    from ..data import documents
+    from ..data.table import Table, column
+    from ..measure import machine
 
     translate = ["translate", "--text", args.text, *limits, "--model"]
     load = "import sys, fairseq_paradec; fairseq_paradec.load(sys.argv[1])"
@@ -103,10 +105,10 @@ def _measure(args: argparse.Namespace, model: str, limits: list[str]) -> None:
     rows = [
         {
             "start": start,
-            "processor, s": round(user, 2),
-            "its kernel's, s": round(system, 2),
-            "by the clock, s": round(whole, 2),
-            "peak memory, MiB": round(memory),
+            column("processor_s", "processor, s", "s"): round(user, 2),
+            column("kernel_s", "its kernel's, s", "s"): round(system, 2),
+            column("clock_s", "by the clock, s", "s"): round(whole, 2),
+            column("peak_MiB", "peak memory, MiB", "MiB"): round(memory),
         }
         for start, (user, system, whole, memory) in zip(starts, medians.tolist(), strict=True)
     ]
@@ -116,7 +118,7 @@ def _measure(args: argparse.Namespace, model: str, limits: list[str]) -> None:
         "Memory: the most that was resident, mapped files that processes share among it.",
         *([] if used is None else [f"Cores that others used after the last round: {used:.1f}."]),
     ]
-    documents.save_made(Made(args.argv, args.out, args.title), notes, rows)
+    documents.save_made(Made(args.argv, args.out, args.title), Table.of(rows, notes=notes))
 
 
 def random_folder(size: str, room: Path) -> str:

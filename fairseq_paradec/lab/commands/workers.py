@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -48,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no such file, or a command fails.
     """
-    from ..measure import documents
+    from ..data import documents
+    from ..data.table import Cells, Table
 
     documents.check_out(args.out)
     if not args.input.is_file():
@@ -72,17 +72,17 @@ def run(args: argparse.Namespace) -> int:
             ]
     start, whole = times[..., 0], times[..., 1]
     after = whole - start
-    rows: list[dict[str, Any]] = [
+    rows: list[Cells] = [
         {
             "by": way,
             "flags": shlex.join(ways[way]),
             "seconds": round(np.median(whole[:, i]), 1),
-            "lowest round": round(whole[:, i].min(), 1),
-            "highest round": round(whole[:, i].max(), 1),
-            "of them start": round(np.median(start[:, i]), 1),
-            "sentences per second after it": round((len(content) - 1) / np.median(after[:, i]), 1),
-            "times the first": round(np.median(whole[:, 0] / whole[:, i]), 2),
-            "after the start": round(np.median(after[:, 0] / after[:, i]), 2),
+            "lowest_round": round(whole[:, i].min(), 1),
+            "highest_round": round(whole[:, i].max(), 1),
+            "of_them_start": round(np.median(start[:, i]), 1),
+            "sentences_per_second_after_it": round((len(content) - 1) / np.median(after[:, i]), 1),
+            "times_the_first": round(np.median(whole[:, 0] / whole[:, i]), 2),
+            "after_the_start": round(np.median(after[:, 0] / after[:, i]), 2),
         }
         for i, way in enumerate(ways)
     ]
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         "rounds, in turns, also of the ratios; a thread each.",
         "Start: the same command for the first line alone.",
     ]
-    documents.save_made(Made(args.argv, args.out, args.title), notes, rows)
+    documents.save_made(Made(args.argv, args.out, args.title), Table.of(rows, notes=notes))
     return 0
 
 

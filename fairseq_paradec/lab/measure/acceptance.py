@@ -18,10 +18,13 @@ from ...plugin.tasks.loading import check_inputs
 from ...registry import HEADS, METHODS
 from ..analysis.blocks import METHOD, SINGLE_TOKENS
 from ..analysis.quality import Quality
+from ..data import documents
+from ..data.journal import Journal
+from ..data.table import Table
 from ..settings import Made
-from . import SMOKE_SENTENCES, documents
-from .acceptance_rows import BLOCK, LENGTH, Options, drafts_alone, histogram, row, shown
-from .journal import Journal, origin, subset_files
+from . import SMOKE_SENTENCES
+from .acceptance_rows import BLOCK, Options, drafts_alone, histogram, row, shown
+from .inputs import origin, subset_files
 from .judge import agreement, read_references, score_columns, targets
 from .loading import choose
 from .rounds import check_device
@@ -280,7 +283,7 @@ def acceptance(args: Settings) -> int:
     wanted, entries = measured(args, settings)
     several = len(wanted) > 1
     rows = [
-        row(options, entry, wanted[test.path], wanted[first.path], test.path if several else "-")
+        row(options, entry, wanted[test.path], wanted[first.path], test.path if several else None)
         for (test, options), entry in zip(settings, entries, strict=True)
     ]
     for one, (test, _) in zip(rows, settings, strict=True):
@@ -300,13 +303,14 @@ def acceptance(args: Settings) -> int:
             one |= score_columns(quality, entry["texts"], baselines)
     for one, entry in zip(rows, entries, strict=True):
         one |= histogram(entry)
-    idle = {name for name in OPTIONAL if all(one[name] == "-" for one in rows)}
+    idle = {name for name in OPTIONAL if all(one[name] is None for one in rows)}
     if all(one["decoder"] != METHOD for one in rows):
         idle.add(BLOCK)
     rows = [{k: v for k, v in one.items() if k not in idle} for one in rows]
     found = notes(args, first, several, BLOCK not in idle, quality)
-    documents.save_made(args, found, rows)
-    print(shown(rows))
+    table = Table.of(rows, notes=found)
+    documents.save_made(args, table)
+    print(shown(table))
     return 0
 
 
@@ -329,7 +333,7 @@ def notes(
         "Identical: to fairseq's own --beam 1 with the same model. Ties, of exact decoders: the "
         "outputs first differ where the two tokens' log-probabilities are closer than 1e-4.",
         "Tokens count </s>; a pass commits the accepted tokens and one of the verifier's own. "
-        f"{LENGTH.capitalize()}: tokens by those of fairseq's --beam 1 with the first model; above "
+        "Length ratio: tokens by those of fairseq's --beam 1 with the first model; above "
         "1, blocks are long because outputs are, and passes per sentence tell more.",
         "k: --block-size, beta: --accept-topk, tau: --accept-margin.",
     ]

@@ -3,15 +3,17 @@
 import collections
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...registry import METHODS
 from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
 from ..analysis.text_table import table
+from ..data.table import Cells, Table, column
 from .systems import EXACT, OTHER_MODEL, RELAXED
 
-BLOCK = "mean accepted block (tokens / blocks)"
-LENGTH = "length ratio"
+BLOCK = column("mean_accepted_block", "mean accepted block (tokens / blocks)")
+HISTOGRAM = column("accepted_histogram", "% of passes that accept 0, 1, 2, ... tokens", "%", ".0f")
 
 Options = dict[str, Any]
 
@@ -21,8 +23,8 @@ def row(
     entry: dict[str, Any],
     wanted: Sequence[list[str]],
     base: Sequence[list[str]],
-    model: str = "-",
-) -> dict[str, Any]:
+    model: str | None = None,
+) -> Cells:
     """Sum up one setting.
 
     Args:
@@ -40,23 +42,25 @@ def row(
         "model": model,
         "decoder": options["decoding"],
         "label": label(options, entry, wanted),
-        "drafter": options.get("drafter_path", "-"),
-        "k": flags.get("block_size", "-"),
-        "confidence": options.get("draft_confidence", "-"),
-        "nodes": options.get("draft_tree", "-"),
-        "beta": flags.get("accept_topk", "-"),
-        "tau": flags.get("accept_margin", "-"),
-        "epsilon": options.get("accept_distance", "-"),
-        "l": options.get("min_block", "-"),
+        "drafter": options.get("drafter_path"),
+        "k": flags.get("block_size"),
+        "confidence": options.get("draft_confidence"),
+        "nodes": options.get("draft_tree"),
+        "beta": flags.get("accept_topk"),
+        "tau": flags.get("accept_margin"),
+        "epsilon": options.get("accept_distance"),
+        "l": options.get("min_block"),
         "sentences": len(outputs),
         "tokens": tokens,
-        LENGTH: round(tokens / sum(map(len, base)), 3),
-        "passes per sentence": round(passes / len(outputs), 3),
-        "tokens per pass": round(tokens / passes, 3),
-        BLOCK: mean_block(entry) if options["decoding"] in (SINGLE_TOKENS, METHOD) else "-",
-        "accepted per pass": round(accepted / passes, 3) if drafted else "-",
-        "identical, %": round(100 * _same(outputs, wanted) / len(outputs), 2),
-        "ties": "-" if entry["ties"] is None else entry["ties"],
+        "length_ratio": round(tokens / sum(map(len, base)), 3),
+        "passes_per_sentence": round(passes / len(outputs), 3),
+        "tokens_per_pass": round(tokens / passes, 3),
+        BLOCK: mean_block(entry) if options["decoding"] in (SINGLE_TOKENS, METHOD) else None,
+        "accepted_per_pass": round(accepted / passes, 3) if drafted else None,
+        column("identical", "identical, %", "%"): round(
+            100 * _same(outputs, wanted) / len(outputs), 2
+        ),
+        "ties": entry["ties"],
     }
 
 
@@ -85,24 +89,27 @@ def mean_block(entry: dict[str, Any]) -> float:
     return round(sum(sizes) / len(sizes), 3)
 
 
-def histogram(entry: dict[str, Any]) -> dict[str, str]:
+def histogram(entry: dict[str, Any]) -> Cells:
     """Return the column with the share of passes for each number of accepted tokens."""
     counts = collections.Counter(itertools.chain(*entry["accepted"]))
-    text = " ".join(f"{100 * counts[i] / counts.total():.0f}" for i in range(max(counts) + 1))
-    drafts = any(map(any, entry["drafted"]))
-    return {"% of passes that accept 0, 1, 2, ... tokens": text if drafts else "-"}
+    shares = tuple(100 * counts[i] / counts.total() for i in range(max(counts) + 1))
+    return {HISTOGRAM: shares if any(map(any, entry["drafted"])) else None}
 
 
 def _same(ours: Sequence[list[str]], theirs: Sequence[list[str]]) -> int:
     return sum(a == b for a, b in zip(ours, theirs, strict=True))
 
 
-def shown(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows for a terminal: columns with a value, and the drafter's if there are several."""
-    columns = [c for c in rows[0] if any(r[c] != "-" for r in rows)]
-    if len({row.get("drafter", "-") for row in rows} - {"-"}) == 1:
-        columns.remove("drafter")
-    return table([{c: row[c] for c in columns} for row in rows])
+def shown(found: Table) -> str:
+    """Format for a terminal: columns with a value, and the drafter's if there are several."""
+    drafters = {row.get("drafter") for row in found.rows} - {None}
+    columns = [
+        one
+        for one in found.columns
+        if any(row[one.key] is not None for row in found.rows)
+        and (one.key != "drafter" or len(drafters) > 1)
+    ]
+    return table(replace(found, columns=columns))
 
 
 def drafts_alone(decoding: str) -> bool:

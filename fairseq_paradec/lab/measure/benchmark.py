@@ -17,14 +17,17 @@ from ...config import flag
 from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
-from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, shown_names, tables
+from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, shown_names
 from ..analysis.markdown import markdown
 from ..analysis.promises import PROVENANCE
 from ..analysis.quality import Quality
 from ..analysis.result_pages import page
-from . import CTRANSLATE2, TRANSFORMERS, documents, machine, rounds
-from .documents import BENCHMARK, VERSIONS, check
-from .journal import Journal, origin
+from ..data import documents
+from ..data.documents import BENCHMARK, VERSION, check
+from ..data.journal import Journal
+from ..data.table import Result
+from . import CTRANSLATE2, TRANSFORMERS, machine, rounds
+from .inputs import origin
 from .judge import DETOKENISED, agreement, references
 from .loading import choose, evenly
 from .peers import CTranslate2System, numbers_of_threads
@@ -111,18 +114,18 @@ def benchmark(args: Settings) -> int:
     }
     document = {
         "schema": BENCHMARK,
-        "version": VERSIONS[BENCHMARK][-1],
+        "version": VERSION,
         "title": args.title or f"Benchmark of {args.path}",
         "notes": [*notes(setting, systems, args), *left_out],
         **machine.circumstances(args.argv),
         **report(bench, quality, setting),
     }
     document["notes"] += [f"{k}: {v}" for k, v in document["signatures"].items()]
-    check(document, str(args.out))
-    save(args.out, document)
+    result = check(document, str(args.out))
+    save(args.out, result)
     unfinished.unlink()
     journal.close()
-    print(markdown(document["tables"]))
+    print(markdown(result.tables))
     return 0
 
 
@@ -213,21 +216,21 @@ def notes(setting: dict[str, Any], systems: Sequence[System], args: Settings) ->
     return found
 
 
-def save(path: Path, document: dict[str, Any]) -> None:
+def save(path: Path, result: Result) -> None:
     """Write the JSON document, and its page and picture in the same folder."""
     from ..analysis.benchmark_plot import draw
 
     picture = path.with_suffix(".png")
-    documents.write(path, documents.compact(document))
-    documents.write(path.with_suffix(".md"), page(document, picture.name))
-    draw(document, picture)
+    documents.write(path, documents.compact(result.content))
+    documents.write(path.with_suffix(".md"), page(result, picture.name))
+    draw(result.content, picture)
 
 
 def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[str, Any]:
     """Make the document of a benchmark, without title and circumstances.
 
     Returns:
-        The JSON document, its tables made from the raw samples in it.
+        The JSON document.
     """
     plan, entries = bench.plan, bench.journal.entries
     sizes = list(dict.fromkeys(("1", *bench.measured("throughput"))))
@@ -276,7 +279,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
         record["shown"] = name
     task = bench.systems[0].task
     sizes_of = task.dataset(setting["subset"]).src_sizes
-    document: dict[str, Any] = {
+    return {
         "setting": setting | {"busy cores": bench.busiest()},
         "signatures": quality.signatures(),
         "systems": systems,
@@ -286,4 +289,3 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
             for kind in ("latency", "throughput")
         },
     }
-    return document | {"tables": tables(document)}

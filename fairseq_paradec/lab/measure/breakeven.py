@@ -15,12 +15,13 @@ from ...model_checks import has_heads
 from ...plugin.tasks.loading import decoder as build
 from ...registry import HEADS, METHODS
 from ...variants import Offer
-from ..analysis import Fields
 from ..analysis.break_even import MEASURED, OWN, PREDICTED, Mark, Point, at, pays_from
 from ..analysis.markdown import markdown
-from ..analysis.timing import Rounds, speed_up, total
+from ..data import documents
+from ..data.samples import Rounds, series, speed_ups
+from ..data.table import Cells, Table, column
 from ..settings import Made, Timing
-from . import documents, rounds
+from . import rounds
 from .loading import choose
 from .passes.models import (
     Pair,
@@ -226,7 +227,7 @@ def make_samples(pair: Pair, args: Settings) -> list[Any]:
     return [dataset.collater([one]) for one in dataset]
 
 
-def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark]) -> list[Fields]:
+def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark]) -> list[Cells]:
     """Make the rows: each curve's break-even, own drafts and marks; then the measured points.
 
     Args:
@@ -236,16 +237,23 @@ def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark])
     """
     greedy: dict[str, Rounds] = {}
     curves: dict[Curve, list[Point]] = {}
-    own_drafts: dict[Curve, Fields] = {}
+    own_drafts: dict[Curve, Cells] = {}
+    tokens_drafted: dict[Curve, float] = {}
     answers, measured = [], []
-    for way, times in zip(ways, seconds, strict=True):
+    samples = [
+        one
+        for i, (way, times) in enumerate(zip(ways, seconds, strict=True))
+        for one in series(GREEDY if way.decoder == GREEDY else str(i), times, kind=way.engine)
+    ]
+    gains = speed_ups(samples, GREEDY, lambda one: one.kind)
+    for i, (way, times) in enumerate(zip(ways, seconds, strict=True)):
         if way.decoder == GREEDY:
             greedy[way.engine] = times
             continue
-        spread = speed_up(greedy[way.engine], times)
-        point = Point(way.tokens / way.passes, spread.median, spread.low, spread.high)
+        point = Point.of(way.tokens / way.passes, gains[str(i), way.engine])
         ms = _milliseconds(times), _milliseconds(greedy[way.engine])
         if way.rate is None:
+            tokens_drafted[way.curve] = round(point.tokens, 3)
             own_drafts[way.curve] = _row(way.curve, OWN, None, point.tokens, point, *ms)
             continue
         curves.setdefault(way.curve, []).append(point)
@@ -255,7 +263,7 @@ def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark])
         found: list[tuple[str, float, Point | None]] = [(words, where.tokens, where)]
         asked = [(one.name, one.tokens) for one in marks if one.curve == curve[1:]]
         if curve in own_drafts:
-            asked.insert(0, (PREDICTED, own_drafts[curve]["tokens a pass"]))
+            asked.insert(0, (PREDICTED, tokens_drafted[curve]))
         found += [(name, tokens, at(points, tokens)) for name, tokens in asked]
         base = _milliseconds(greedy[curve[0]])
         for words, tokens, one in found:
@@ -268,7 +276,7 @@ def table(ways: Sequence[Way], seconds: Sequence[Rounds], marks: Sequence[Mark])
 
 def _milliseconds(seconds: Rounds) -> float:
     """Return the time of a sentence: the median over rounds of the mean."""
-    return 1000 * statistics.median(total(one) / len(one) for one in seconds)
+    return 1000 * statistics.median(sum(one) / len(one) for one in seconds)
 
 
 def _row(
@@ -279,24 +287,24 @@ def _row(
     point: Point | None,
     ms: float | None,
     greedy_ms: float,
-) -> Fields:
-    """Make a row; what is not known is ``-``."""
+) -> Cells:
+    """Make a row."""
     engine, decoder, block_size = curve
     numbers = {
-        "tokens a pass": tokens,
-        "ms a sentence": ms,
-        "greedy's ms": greedy_ms,
-        "speed-up": None if point is None else point.speed_up,
-        "lowest round": None if point is None else point.low,
-        "highest round": None if point is None else point.high,
+        column("tokens_a_pass"): tokens,
+        column("ms_a_sentence"): ms,
+        column("greedy_ms", "greedy's ms", "ms"): greedy_ms,
+        column("speed_up", "speed-up"): None if point is None else point.speed_up,
+        column("lowest_round"): None if point is None else point.low,
+        column("highest_round"): None if point is None else point.high,
     }
     return {
         "engine": engine,
         "decoder": decoder,
-        "block size": block_size,
+        "block_size": block_size,
         "at": words,
-        "rate": "-" if rate is None else rate,
-        **{name: "-" if value is None else round(value, 3) for name, value in numbers.items()},
+        "rate": rate,
+        **{one: None if value is None else round(value, 3) for one, value in numbers.items()},
     }
 
 
@@ -329,19 +337,20 @@ def breakeven(args: Settings) -> int:
         found, used = rounds.all_rounds(
             ways, range(len(bench.samples)), args.rounds, args.busy, bench.time, "sentences"
         )
-    rows = table(ways, list(zip(*found, strict=True)), args.marks)
+    seconds = list(zip(*found, strict=True))
     notes = _notes(bench, drafters, args) + [
         f"Medians of {args.rounds} interleaved rounds after a warm-up, batch 1, cpu, "
         f"{args.threads} thread(s); {rounds.others_used(used, args.busy)}."
     ]
     title = args.title or f"When drafting pays: {args.name}"
+    made = Table.of(table(ways, seconds, args.marks), title, notes)
     if args.out is not None:
-        documents.save_made(Made(args.argv, args.out, title), notes, rows)
+        documents.save_made(Made(args.argv, args.out, title), made)
     if args.plot is not None:
         from ..analysis.speed_plot import draw_break_even  # matplotlib takes a second to load
 
-        draw_break_even(rows, title, args.plot)
-    print(markdown([{"title": title, "notes": notes, "rows": rows}]))
+        draw_break_even(made, title, args.plot)
+    print(markdown([made]))
     return 0
 
 

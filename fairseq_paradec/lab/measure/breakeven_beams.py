@@ -13,11 +13,12 @@ from ...errors import excludes, option_error
 from ...plugin.tasks.loading import decoder as build
 from ...registry import METHODS
 from ...variants import Offer
-from ..analysis import Fields
 from ..analysis.break_even import MEASURED, PAYS
 from ..analysis.markdown import markdown
+from ..data import documents
+from ..data.table import Cells, Table, column
 from ..settings import Made
-from . import documents, rounds
+from . import rounds
 from .breakeven import FORCED, Settings, find_drafters, make_samples
 from .passes.models import Pair, check_model, make_pair, parse_engine, sizes
 
@@ -76,37 +77,43 @@ def middle(found: Sequence[Costs]) -> Costs:
     return Costs(statistics.median(one.step for one in found), few, many)
 
 
-def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]]) -> list[Fields]:
+def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]]) -> list[Cells]:
     """Make the rows: of each way and depth where it pays, the marks, and the rates."""
-    answers: list[Fields] = []
-    measured: list[Fields] = []
+    answers: list[Cells] = []
+    measured: list[Cells] = []
     for way, of_rounds in zip(ways, found, strict=True):
         for depth in dict.fromkeys(args.block_sizes):
             costs = [one.rounds(depth) for one in of_rounds]
             ratios = [each[depth] / each[0] for each in costs]
             # A round replaces as many plain steps as it takes itself.
-            points = [(PAYS, "-", statistics.median(ratios))]
+            points: list[tuple[str, float | None, float]] = [
+                (PAYS, None, statistics.median(ratios))
+            ]
             points += [
-                (mark.name, "-", mark.tokens)
+                (mark.name, None, mark.tokens)
                 for mark in args.marks
                 if mark.curve == (way.decoder, depth)
             ]
             answered = len(points)
             for rate in sorted({*args.rates}):
-                points.append((MEASURED, str(rate), steps_kept([rate] * depth)[depth]))
-            for number, (words, rate_text, steps) in enumerate(points):
-                row = {
+                points.append((MEASURED, rate, steps_kept([rate] * depth)[depth]))
+            for number, (words, drafted_rate, steps) in enumerate(points):
+                row: Cells = {
                     "engine": way.engine,
                     "decoder": way.decoder,
-                    "steps drafted": depth,
+                    "steps_drafted": depth,
                     "at": words,
-                    "rate": rate_text,
-                    "steps a pass": round(steps, 3),
-                    "ms a round": round(1000 * statistics.median(c[depth] for c in costs), 3),
-                    "plain step's ms": round(1000 * statistics.median(c[0] for c in costs), 3),
-                    "speed-up": round(statistics.median(steps / one for one in ratios), 3),
-                    "lowest round": round(steps / max(ratios), 3),
-                    "highest round": round(steps / min(ratios), 3),
+                    "rate": drafted_rate,
+                    "steps_a_pass": round(steps, 3),
+                    "ms_a_round": round(1000 * statistics.median(c[depth] for c in costs), 3),
+                    column("plain_step_ms", "plain step's ms", "ms"): round(
+                        1000 * statistics.median(c[0] for c in costs), 3
+                    ),
+                    column("speed_up", "speed-up"): round(
+                        statistics.median(steps / one for one in ratios), 3
+                    ),
+                    "lowest_round": round(steps / max(ratios), 3),
+                    "highest_round": round(steps / min(ratios), 3),
                 }
                 (answers if number < answered else measured).append(row)
     return answers + measured
@@ -152,7 +159,8 @@ def breakeven_beams(args: Settings) -> int:
         "often a drafted step is kept, where those before it are.",
     ]
     title = args.title or f"When drafted beams pay: {args.name}"
+    found_table = Table.of(rows, title, notes)
     if args.out is not None:
-        documents.save_made(Made(args.argv, args.out, title), notes, rows)
-    print(markdown([{"title": title, "notes": notes, "rows": rows}]))
+        documents.save_made(Made(args.argv, args.out, title), found_table)
+    print(markdown([found_table]))
     return 0

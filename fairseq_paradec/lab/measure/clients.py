@@ -27,8 +27,10 @@ from ...errors import UsageError, option_error
 from ...translator import model_folder
 from ...translator.documents import Document
 from ...translator.translator import BATCH_SIZE, BUFFER_SIZE, Translator
+from ..data import documents
+from ..data.table import Table
 from ..settings import Made
-from . import documents, machine, rounds
+from . import machine, rounds
 from .drafts import typed
 
 #: The share of what many clients get at which requests come at random.
@@ -393,7 +395,7 @@ def clients(args: Settings) -> int:
                 "clients": one[0],
                 "unit": one[1],
                 "served": round(median(each.served for each in own), 2),
-                "beside it": one[2],
+                "beside_it": one[2],
                 "that": round(median(each.beside for each in own), 2),
                 "ratio": round(median(each.ratio for each in own), 2),
                 "lowest": round(min(each.ratio for each in own), 2),
@@ -413,5 +415,5 @@ def clients(args: Settings) -> int:
         f"Load: requests come at random at {LOAD:g} of the round's rate of {args.clients} clients; "
         "their milliseconds count from the time at which they were to be sent.",
     ]
-    documents.save_made(args, notes, rows)
+    documents.save_made(args, Table.of(rows, notes=notes))
     return 0

@@ -18,9 +18,9 @@ from ...plugin.tasks.loading import check_inputs
 from ...registry import METHODS
 from ..analysis.benchmark_tables import BEAM, GREEDY
 from ..analysis.text_table import aligned
-from ..analysis.timing import speed_up, total
+from ..data.journal import Journal
+from ..data.samples import series, speed_ups
 from .benchmark import ALWAYS
-from .journal import Journal
 from .judge import agreement, references
 from .loading import by_length, evenly
 from .specs import Spec
@@ -79,18 +79,20 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
     cells = [heads, under]
     seconds = bench.seconds(f"latency/{bench.plan.threads[0]}")
     count = len(bench.plan.sentences)
+    samples = [one for name, rounds in seconds.items() for one in series(name, rounds)]
+    gains = speed_ups(samples, BEAM)
     for name in (system.label for system in bench.systems):
         outputs = bench.journal.entries[f"outputs/1/{name}"]
         passes = sum(outputs["passes"])
         tokens = sum(len(tokens) + 1 for tokens in outputs["tokens"])  # </s>
-        time = statistics.median(total(times) for times in seconds[name]) / count
+        time = statistics.median(map(sum, seconds[name])) / count
         cells.append(
             [
                 name,
                 f"{passes / count:.2f}",
                 f"{tokens / passes:.2f}",
                 f"{1000 * time:.1f}",
-                f"{speed_up(seconds[BEAM], seconds[name]).median:.2f}x",
+                f"{gains[name, None].middle:.2f}x",
                 f"{same[name]['identical']}/{count}" if name in same else OTHER_MODEL,
             ]
         )

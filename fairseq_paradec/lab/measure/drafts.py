@@ -14,8 +14,9 @@ import torch
 from ... import files
 from ...translator.translation import Translation
 from ...translator.translator import Translator
+from ..data import documents
+from ..data.table import Cells, Table, column
 from ..settings import Made
-from . import documents
 
 #: The seed of the words that are changed.
 SEED = 1
@@ -97,13 +98,13 @@ def drafts(args: Settings) -> int:
             "over greedy without drafts."
         )
     made = Made(args.argv, args.out, "Earlier translations as drafts")
-    documents.save_made(made, notes, rows)
+    documents.save_made(made, Table.of(rows, notes=notes))
     return 0
 
 
 def rows_of(
     translator: Translator, edit: Edit, decodings: Sequence[str], rounds: int
-) -> list[dict[str, Any]]:
+) -> list[Cells]:
     """Return the rows of one edit: each decoder without drafts, and with drafts given."""
     before = [text for text in dict.fromkeys(edit.earlier) if text]
     known = dict(zip(before, translator.translate(before, decoding="greedy"), strict=True))
@@ -124,21 +125,24 @@ def rows_of(
             if number > 0:
                 seconds[label].append(time.perf_counter() - begin)
     steps = statistics.mean(one.passes for one in found["greedy"])
-    rows = []
+    rows: list[Cells] = []
     for label, outputs in found.items():
         pairs = list(zip(outputs, found["greedy"], strict=True))
         passes = [one.passes for one in outputs]
-        row = {
+        row: Cells = {
             "edit": edit.name,
             "decoder": label,
             "texts": len(outputs),
             "identical": sum(one.text == greedy.text for one, greedy in pairs),
-            "steps of greedy": round(steps, 2),
+            "steps_of_greedy": round(steps, 2),
             "passes": round(statistics.mean(passes), 2),
-            "in one pass": f"{sum(n == 1 for n in passes) / len(passes):.0%}",
+            column("in_one_pass", unit="%", form=".0f"): 100
+            * sum(n == 1 for n in passes)
+            / len(passes),
         }
         if rounds:
             own, greedy = (statistics.median(seconds[one]) for one in (label, "greedy"))
-            row |= {"ms": round(1000 * own / len(outputs), 2), "speed-up": round(greedy / own, 2)}
+            row["ms"] = round(1000 * own / len(outputs), 2)
+            row[column("speed_up", "speed-up")] = round(greedy / own, 2)
         rows.append(row)
     return rows

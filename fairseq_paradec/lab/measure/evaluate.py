@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -20,9 +19,10 @@ from ...files import checksum
 from ...images import TASK, holds_images
 from ...plugin.tasks.loading import check_inputs
 from ..analysis.quality import Quality
+from ..data import documents
+from ..data.table import Cells, Table
 from ..settings import Made
-from . import documents
-from .journal import origin, subset_files
+from .inputs import origin, subset_files
 from .judge import read_references, score_columns, target_language, targets
 from .text import plain_text, quality_of, text_language
 
@@ -99,7 +99,7 @@ def evaluate(args: Settings) -> int:
     settings = list(itertools.product(tests, args.beam, args.path))
     if args.smoke:
         settings = settings[:1]
-    rows: list[dict[str, Any]] = []
+    rows: list[Cells] = []
     first: dict[tuple[str, int | None], list[str]] = {}
     quality: Quality | None = None
     for subset, beam, path in tqdm(settings, desc="evaluate", unit="run", disable=None):
@@ -111,7 +111,7 @@ def evaluate(args: Settings) -> int:
                 "the subset has, and no flags after -- that choose among its sentences"
             )
         quality = quality_of(args.data, language, tests[subset])
-        row = {"model": path, "subset": subset, "beam": "-" if beam is None else beam}
+        row: Cells = {"model": path, "subset": subset, "beam": beam}
         row |= {"sentences": len(texts)}
         # Against the first model, in the same setting.
         baseline = first.setdefault((subset, beam), texts)
@@ -122,9 +122,10 @@ def evaluate(args: Settings) -> int:
     notes += [f"{name}: {signature}" for name, signature in signatures.items()]
     if len(args.path) > 1:
         notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
-    documents.save_made(args, notes, rows)
-    for row in rows:
-        print(", ".join(f"{name} {value}" for name, value in row.items()))
+    table = Table.of(rows, notes=notes)
+    documents.save_made(args, table)
+    for texts in table.text():
+        print(", ".join(f"{c.name} {text}" for c, text in zip(table.shown, texts, strict=True)))
     return 0
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fairseq.data import Dictionary, data_utils
 
 from ...errors import option_error
 from ...plugin.files import language_pair
+from ..analysis.benchmark_tables import difference
 from ..analysis.quality import Quality
+from ..data.table import Cells, Value
 from .systems import EXACT, System
 from .text import plain_text, text_language
 
@@ -97,17 +98,16 @@ def references(data: str, subset: str, count: int, given: Path | None) -> tuple[
 
 def score_columns(
     quality: Quality, texts: Sequence[str], baselines: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
+) -> Cells:
     """Return the columns of quality, with differences and their 95% intervals.
 
     Args:
         quality: with the references.
         texts: the outputs.
-        baselines: other outputs by name; if they are ``texts`` itself, the difference is "-".
+        baselines: other outputs by name; if they are ``texts`` itself, there is no difference.
     """
-    found: dict[str, Any] = {k: round(score, 2) for k, score in quality.scores(texts).items()}
+    found: Cells = {k: round(score, 2) for k, score in quality.scores(texts).items()}
     for name, baseline in baselines.items():
-        for metric, (mean, low, high) in quality.differences(texts, baseline).items():
-            text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
-            found[f"{metric} - {name}"] = "-" if texts is baseline else text
+        for metric, ends in quality.differences(texts, baseline).items():
+            found[difference(metric, name)] = None if texts is baseline else Value(*ends)
     return found

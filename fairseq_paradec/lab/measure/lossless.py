@@ -11,15 +11,17 @@ from tqdm import tqdm
 from ...errors import needs
 from ...plugin.tasks.loading import check_inputs
 from ...registry import METHODS
-from ..analysis.promises import PROVENANCE
+from ..data import documents
+from ..data.table import Cells, Table, column
 from ..settings import Made
-from . import documents
 from .exactness import UNTRAINED, kinds, variants
 from .judge import agreement
 from .loading import choose
 from .specs import Spec
 from .systems import FairseqSystem, Models, decode
 
+# What promised the outputs and made them; pages show the engine alone.
+HIDDEN = {name: column(name, hidden=True) for name in ("lossless", "model", "drafter")}
 # Options that have columns of their own, or are the same in all rows.
 OWN_COLUMNS = ("decoding", "drafter_path", "block_size", "jacobi_window", "jacobi_init")
 
@@ -47,13 +49,13 @@ def count(
     sentences: Mapping[str, Sequence[int]],
     wanted: Mapping[str, Sequence[list[str]]],
     size: int,
-) -> dict[str, Any]:
+) -> Cells:
     """Decode all subsets with one setting, and compare with fairseq's outputs.
 
     Returns:
         The counts of one row of the table.
     """
-    counts: dict[str, Any] = {"sentences": 0, "identical": 0, "ties": 0, "beyond ties": 0}
+    counts = dict.fromkeys(("sentences", "identical", "ties", "beyond ties"), 0)
     passes = 0
     for subset, system in systems.items():
         outputs = decode(system, sentences[subset], size, lambda _: None)
@@ -61,22 +63,33 @@ def count(
         found = agreement(system, sentences[subset], tokens, wanted[subset])
         counts = {name: counts[name] + found[name] for name in counts}
         passes += sum(output.passes or 0 for output in outputs)
-    return counts | {"passes": round(passes / counts["sentences"], 3)}
+    row: Cells = {name.replace(" ", "_"): number for name, number in counts.items()}
+    return row | {"passes": round(passes / counts["sentences"], 3)}
 
 
-def labels(batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
+def labels(batch_size: int, options: dict[str, Any]) -> Cells:
     """Return the columns that identify a row's setting."""
+    others = [
+        f"{name.removeprefix('jacobi_')}={value}"
+        for name, value in options.items()
+        if name not in OWN_COLUMNS
+    ]
     return {
-        "batch size": batch_size,
+        "batch_size": batch_size,
         "decoder": options["decoding"],
-        "block": options.get("block_size", ""),
-        "window": options.get("jacobi_window", "block" if "block_size" in options else ""),
-        "first guess": options.get("jacobi_init", ""),
-        "other": " ".join(
-            f"{name.removeprefix('jacobi_')}={value}"
-            for name, value in options.items()
-            if name not in OWN_COLUMNS
-        ),
+        "block": options.get("block_size"),
+        "window": options.get("jacobi_window", "block" if "block_size" in options else None),
+        "first_guess": options.get("jacobi_init"),
+        "other": " ".join(others) or None,
+    }
+
+
+def made_by(provenance: Mapping[str, Any]) -> Cells:
+    """Return the columns of what made a row's outputs."""
+    engine = column("engine", "engine")
+    return {
+        **{one: provenance[name] for name, one in HIDDEN.items()},
+        engine: f"{provenance['engine']} {provenance['engine_dtype']}",
     }
 
 
@@ -119,9 +132,9 @@ def lossless(args: Settings) -> int:
                 counts = count(variant, sentences, wanted, size)
                 last = variant[subsets[-1]]
                 drafts = last.generator.config.drafter_dtype
-                made_by = {name: last.provenance()[name] for name in PROVENANCE}
-                row = labels(size, options) | counts | made_by
-                rows.append(row if drafts is None else row | {"drafts": drafts})
+                row = labels(size, options) | counts
+                row |= {} if drafts is None else {"drafts": drafts}
+                rows.append(row | made_by(last.provenance()))
                 progress.update()
     notes = [
         f"Subsets: {','.join(subsets)}; fp32. Judge: fairseq's own SequenceGenerator, beam 1.",
@@ -132,5 +145,5 @@ def lossless(args: Settings) -> int:
         notes.append("First guess source-copy: not run; source and target have a dictionary each.")
     what = "every decoder without a drafter" if kind == UNTRAINED else kind
     title = f"Lossless: {what} against fairseq greedy"
-    documents.save_made(Made(args.argv, args.out, title), notes, rows)
+    documents.save_made(Made(args.argv, args.out, title), Table.of(rows, notes=notes))
     return 0

@@ -15,12 +15,13 @@ from ...errors import needs, option_error
 from ...methods.configure import BEAM_DEPTH
 from ...plugin.tasks.loading import check_inputs
 from ...registry import METHODS
-from ..analysis.promises import PROVENANCE
+from ..data import documents
+from ..data.journal import Journal
+from ..data.table import Table
 from ..settings import Made
-from . import documents
-from .journal import Journal, origin
+from .inputs import origin
 from .loading import choose
-from .lossless import Settings
+from .lossless import Settings, made_by
 from .specs import Spec
 from .systems import FairseqSystem, Models
 
@@ -76,7 +77,8 @@ def lossless_beams(args: Settings) -> int:
             journal.put(judge, _judged(systems, sentences, beam, judged_in))
         if key not in journal.entries:
             journal.put(key, _row(systems, sentences, journal.entries[judge], beam, size))
-        rows.append(journal.entries[key])
+        row, provenance = journal.entries[key]
+        rows.append(row | made_by(provenance))
     notes = [
         f"Subsets: {','.join(args.subsets)}; fp32. Judge: fairseq's own SequenceGenerator with the "
         f"same beam, in batches of {judged_in}. Identical: all hypotheses of the n-best list, in "
@@ -85,7 +87,7 @@ def lossless_beams(args: Settings) -> int:
         "Passes: mean decoder passes per sentence.",
     ]
     title = f"Lossless: {args.decoding} with a beam against fairseq's beam search"
-    documents.save_made(Made(args.argv, args.out, title), notes, rows)
+    documents.save_made(Made(args.argv, args.out, title), Table.of(rows, notes=notes))
     journal.close()
     unfinished.unlink()
     return 0
@@ -128,8 +130,8 @@ def _row(
     judged: Mapping[str, Mapping[str, list[list[int]]]],
     beam: int,
     size: int,
-) -> dict[str, Any]:
-    """Decode all subsets by one setting; return the row of the table."""
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Decode all subsets by one setting; return the row of the table, and what made it."""
     number = identical = ties = passes = 0
     for subset, system, audit, sample in _batches(systems, sentences, beam, size):
         hypos = system.task.inference_step(system.generator, system.models, sample)
@@ -141,17 +143,16 @@ def _row(
         ties += sum(one.get("tie", False) for one in found)
         passes += sum(hypo[0]["steps"] for hypo in hypos)
     config = system.generator.config
-    made_by = system.provenance()
-    return {
-        "batch size": size,
+    row = {
+        "batch_size": size,
         "decoder": config.decoding,
         "beam": beam,
         "block": config.block_size,
         "sentences": number,
         "identical": identical,
         "ties": ties,
-        "beyond ties": number - identical - ties,
+        "beyond_ties": number - identical - ties,
         "passes": round(passes / number, 3),
-        **{name: made_by[name] for name in PROVENANCE},
         "drafts": config.drafter_dtype,
     }
+    return row, system.provenance()

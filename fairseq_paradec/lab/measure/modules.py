@@ -6,14 +6,15 @@ Xia et al. 2022, Table 7.
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ...errors import option_error
 from ...plugin.tasks.loading import check_inputs
+from ..data import documents
+from ..data.table import Cells, Column, Table, column
 from ..settings import Made, Timing
-from . import documents, machine, rounds
+from . import machine, rounds
 from .clock import Clock, Parts
 from .loading import choose
 from .specs import Spec
@@ -51,14 +52,18 @@ def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, flo
     return clock.seconds | {"rest": whole - sum(clock.seconds.values()), "all": whole}
 
 
-def row(
-    system: FairseqSystem, rounds: list[dict[str, float]], peak: float | None
-) -> dict[str, Any]:
+def part_column(part: str) -> Column:
+    """Return the column of a module: ``drafter_decoder_ms`` of ``drafter's decoder``."""
+    return column(f"{part.replace(chr(39) + 's', '').replace(' ', '_')}_ms", f"{part}, ms", "ms")
+
+
+def row(system: FairseqSystem, rounds: list[dict[str, float]], peak: float | None) -> Cells:
     """Make a row of the table: the median over rounds of the mean per sentence."""
-    cells: dict[str, Any] = {"decoder": system.label, "parameters": system.parameters}
-    for column in rounds[0]:
-        cells[f"{column}, ms"] = round(1000 * statistics.median(r[column] for r in rounds), 2)
-    return cells | {"peak MiB": peak}
+    cells: Cells = {"decoder": system.label, "parameters": system.parameters}
+    for part in rounds[0]:
+        median = statistics.median(r[part] for r in rounds)
+        cells[part_column(part)] = round(1000 * median, 2)
+    return cells | {column("peak_MiB", "peak MiB", "MiB"): peak}
 
 
 def modules(args: Settings) -> int:
@@ -93,7 +98,7 @@ def modules(args: Settings) -> int:
         "Parameters: without a drafter's own copy of a shared encoder. Peak MiB: peak memory of "
         "decoding the longest sentence, above the memory in use before.",
     ]
-    documents.save_made(args, notes, rows)
+    documents.save_made(args, Table.of(rows, notes=notes))
     return 0
 
 

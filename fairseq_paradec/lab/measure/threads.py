@@ -15,8 +15,10 @@ import torch
 from ... import register
 from ...model_checks import BLOCK_NAT
 from ...plugin.tasks.loading import check_inputs
+from ..data import documents
+from ..data.table import Cells, Table, column
 from ..settings import Made
-from . import documents, machine, rounds
+from . import machine, rounds
 from .loading import choose
 from .specs import Spec
 from .systems import FairseqSystem, Models
@@ -79,7 +81,7 @@ def measure(way: Way, sentences: int) -> Pair:
     return speed, 1000 * (sum(ends) - sum(begins)) / len(ends) / sentences
 
 
-def row(way: Way, found: Sequence[Pair], first: Sequence[Pair]) -> dict[str, Any]:
+def row(way: Way, found: Sequence[Pair], first: Sequence[Pair]) -> Cells:
     """Make a row of the table of all rounds: a way's, and those of its decoder on one thread."""
     speeds = [speed for speed, _ in found]
     ratios = [speed / one for speed, (one, _) in zip(speeds, first, strict=True)]
@@ -87,12 +89,14 @@ def row(way: Way, found: Sequence[Pair], first: Sequence[Pair]) -> dict[str, Any
     return {
         "decoder": way[0],
         "by": way[1],
-        "sentences per second": round(median(speeds), 1),
-        "lowest round": round(min(speeds), 1),
-        "highest round": round(max(speeds), 1),
-        "times 1 thread": round(median(ratios), 2),
-        "ms a sentence": round(median(each for _, each in found), 2),
-        "peak MiB": None if None in peaks else round(sum(filter(None, peaks))),
+        "sentences_per_second": round(median(speeds), 1),
+        "lowest_round": round(min(speeds), 1),
+        "highest_round": round(max(speeds), 1),
+        "times_1_thread": round(median(ratios), 2),
+        "ms_a_sentence": round(median(each for _, each in found), 2),
+        column("peak_MiB", "peak MiB", "MiB"): None
+        if None in peaks
+        else round(sum(filter(None, peaks))),
     }
 
 
@@ -146,5 +150,5 @@ def threads(args: Settings) -> int:
         "Several generators have one thread each; those in threads of a process share the weights.",
         "Peak MiB: resident memory; of processes the sum, in which each counts the libraries.",
     ]
-    documents.save_made(args, notes, rows)
+    documents.save_made(args, Table.of(rows, notes=notes))
     return 0

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from ..analysis.timing import total
+from ..data.journal import Journal
 from . import machine, rounds
-from .journal import Journal
 from .systems import Output, System, columns, decode
 
 # A batch size is used if it speeds up some decoder by this factor.
@@ -101,7 +100,7 @@ class Benchmark:
                 self.observe(system, size)
             self.time(f"throughput/{size}", among, self.plan.batches(size))
             found = {
-                name: len(self.plan.sentences) / min(map(total, rounds))
+                name: len(self.plan.sentences) / min(map(sum, rounds))
                 for name, rounds in self.seconds(f"throughput/{size}").items()
             }
             if best and all(found[name] < USEFUL * best[name] for name in found):

@@ -1,5 +1,6 @@
 """``paradec training-speed``: the training speed of each architecture, relative to the first."""
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from ...training.trainee import Trainee
+from ..data import documents
+from ..data.samples import series, speed_ups
+from ..data.table import Cells, Table, column
 from ..settings import Made, Timing
-from . import documents, rounds
+from . import rounds
 
 
 @dataclass(frozen=True)
@@ -35,18 +39,22 @@ def training_speed(args: Settings) -> int:
     found, used = rounds.all_rounds(
         trainees, batches, args.rounds, args.busy, Trainee.update, "updates"
     )
-    seconds = [[sum(each) for each in own] for own in zip(*found, strict=True)]
-    rows = []
-    for trainee, own in zip(trainees, seconds, strict=True):
-        ratios = [first / second for first, second in zip(seconds[0], own, strict=True)]
+    seconds = list(zip(*found, strict=True))  # by architecture, round and batch
+    numbered = [series(str(i), own) for i, own in enumerate(seconds)]  # some may have one name
+    gains = speed_ups(itertools.chain(*numbered), "0")
+    relative = column("speed_of_first", f"speed of {args.arch[0]}'s")
+    rows: list[Cells] = []
+    for i, (trainee, own) in enumerate(zip(trainees, seconds, strict=True)):
+        gain = gains[str(i), None]
+        assert gain.low is not None and gain.high is not None
         rows.append(
             {
                 "architecture": trainee.arch,
                 "parameters": sum(p.numel() for p in trainee.model.parameters()),
-                "tokens per second": round(tokens / statistics.median(own)),
-                f"speed of {args.arch[0]}'s": round(statistics.median(ratios), 3),
-                "lowest round": round(min(ratios), 3),
-                "highest round": round(max(ratios), 3),
+                "tokens_per_second": round(tokens / statistics.median(map(sum, own))),
+                relative: round(gain.middle, 3),
+                "lowest_round": round(gain.low, 3),
+                "highest_round": round(gain.high, 3),
             }
         )
     notes = [
@@ -56,5 +64,5 @@ def training_speed(args: Settings) -> int:
         "Forward, backward and Adam; target tokens, </s> counted once for all. The speeds are "
         "medians of the rounds' ratios.",
     ]
-    documents.save_made(args, notes, rows)
+    documents.save_made(args, Table.of(rows, notes=notes))
     return 0

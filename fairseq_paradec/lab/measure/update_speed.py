@@ -16,7 +16,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ...errors import UsageError, option_error
-from . import documents, rounds
+from ..data import documents
+from ..data.table import Cells, Table, column
+from . import rounds
 from .training_speed import Settings
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -139,11 +141,11 @@ def update_speed(args: Settings) -> int:
         "the rounds' ratios; by CPU time, which others on the machine disturb less, in the last "
         "column.",
     ]
-    documents.save_made(args, notes, rows)
+    documents.save_made(args, Table.of(rows, notes=notes))
     return 0
 
 
-def _compare(args: Settings, spec: Spec, before: Path) -> tuple[dict[str, Any], list[float | None]]:
+def _compare(args: Settings, spec: Spec, before: Path) -> tuple[Cells, list[float | None]]:
     """Measure an architecture; return its row, and the cores that others used."""
     data = os.path.abspath(args.data)
     usual = [data, *COMMON, "--max-tokens", str(args.max_tokens), *args.flags, "--arch", spec.arch]
@@ -162,15 +164,17 @@ def _compare(args: Settings, spec: Spec, before: Path) -> tuple[dict[str, Any], 
         [[sum(each[kind] for each in side) for side in one] for one in found] for kind in (0, 1)
     )
     ratios = [a / b for a, b in clock]
-    row = {
+    row: Cells = {
         "architecture": spec.arch,
         "flags": shlex.join([*spec.flags, *(["+", *spec.new] if spec.new else [])]),
-        "tokens an update": round(old.hello["tokens"] / len(items)),
-        "updates a second, before": round(len(items) / statistics.median(a for a, _ in clock), 3),
+        "tokens_an_update": round(old.hello["tokens"] / len(items)),
+        column("before", "updates a second, before"): round(
+            len(items) / statistics.median(a for a, _ in clock), 3
+        ),
         "after": round(len(items) / statistics.median(b for _, b in clock), 3),
-        "times as many": round(statistics.median(ratios), 2),
-        "lowest round": round(min(ratios), 2),
-        "highest round": round(max(ratios), 2),
-        "by CPU time": round(statistics.median(a / b for a, b in cpu), 2),
+        "times_as_many": round(statistics.median(ratios), 2),
+        "lowest_round": round(min(ratios), 2),
+        "highest_round": round(max(ratios), 2),
+        "by_CPU_time": round(statistics.median(a / b for a, b in cpu), 2),
     }
     return row, used

@@ -7,7 +7,7 @@ from typing import Any
 from ....config import ENGINE_FLAGS, flag
 from ....errors import option_error
 from ....registry import METHODS
-from ..documents import BENCHMARK, read_document
+from ...data.documents import read
 from ..traits import traits
 
 
@@ -27,8 +27,9 @@ def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:
     Raises:
         UsageError: it is no such file.
     """
-    document = read_document(path)
-    if document["schema"] != BENCHMARK:
+    result = read(path)
+    document = result.content
+    if result.kind != "benchmark":
         raise option_error("--acceptance", str(path), "a JSON that paradec benchmark wrote")
     count = document["setting"]["sentences"]
     systems, left_out, assumed = [], [], []

@@ -9,10 +9,10 @@ import torch
 
 from ....errors import option_error
 from ...analysis.markdown import markdown
-from ...analysis.pass_costs import tables
+from ...data import documents
+from ...data.documents import PASSES, VERSION, check
 from ...settings import Timing
-from .. import documents, machine
-from ..documents import PASSES, VERSIONS, check
+from .. import machine
 from ..peers import converted, converted_model
 from ..rounds import others_used
 from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan, peer_tokens
@@ -114,7 +114,7 @@ def passes(args: Settings) -> int:
     }
     document = {
         "schema": PASSES,
-        "version": VERSIONS[PASSES][-1],
+        "version": VERSION,
         "title": args.title or f"Passes of {args.name}",
         "notes": notes(setting, args.busy),
         **machine.circumstances(args.argv),
@@ -122,12 +122,11 @@ def passes(args: Settings) -> int:
         **bench.report(),
         "acceptance": acceptance,
     }
-    document["tables"] = tables(document)
-    check(document, str(args.out))
+    result = check(document, str(args.out))
     if args.out is not None:
         documents.write(args.out, documents.compact(document))
     print("".join(f"- {note}\n" for note in document["notes"]))
-    print(markdown(document["tables"]))
+    print(markdown(result.tables))
     return 0
 
 

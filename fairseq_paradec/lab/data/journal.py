@@ -1,18 +1,13 @@
 """Measurements on disk: an interrupted command continues if its settings are the same."""
 
 import fcntl
-import hashlib
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ... import images
-from ...errors import UsageError, option_error
-from ...files import checksum
-from . import machine
+from ...errors import UsageError
 
 
 @dataclass
@@ -81,40 +76,3 @@ def _refuse_other(path: Path, there: Any, here: dict[str, Any], what: str = "") 
                 f"--out: {path} holds an unfinished run with other {what}{name}: got {value!r}; "
                 f"allowed: {old!r}, as there; or delete that file"
             )
-
-
-def subset_files(data: str, subset: str) -> list[Path]:
-    """Return the binarised files of a subset.
-
-    Raises:
-        UsageError: there are none.
-    """
-    names = {path.name.split(".")[0] for path in Path(data).glob("*.*-*.*.idx")}
-    if subset not in names:
-        held = " ".join(sorted(names)) or "none"
-        raise option_error("--subset", subset, f"one that DATA ({data}) holds: {held}")
-    return sorted(Path(data).glob(f"{subset}.*-*.*"))
-
-
-def origin(data: str, subset: str, files: Iterable[str | Path]) -> dict[str, Any]:
-    """Return the inputs that a result depends on.
-
-    Args:
-        data: fairseq's data folder; its dictionaries, images' sizes and raw references count.
-        subset: of the data.
-        files: more files, as checkpoints.
-    """
-    made_by = machine.circumstances([])
-    folder, code = Path(data), hashlib.sha256()
-    for path in sorted(Path(__file__).resolve().parents[2].rglob("*.py")):
-        code.update(path.read_bytes())
-    patterns = ("dict.*.txt", f"raw/{subset}.*", images.SIZES)
-    made_of = {*map(Path, files), *subset_files(data, subset)}
-    made_of |= {path for pattern in patterns for path in folder.glob(pattern)}
-    return {
-        "file": {str(file): checksum(file) for file in sorted(made_of)},
-        "code": code.hexdigest(),
-        # The number of threads changes no token.
-        "machine": {k: v for k, v in made_by["machine"].items() if k != "threads"},
-        "version": made_by["versions"],
-    }

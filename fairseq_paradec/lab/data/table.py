@@ -1,0 +1,198 @@
+"""Typed tables: a cell holds what was found, a column says how it is shown.
+
+Cells are addressed by a column's key, never by its heading.
+"""
+
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Units that stand behind a number, unless the heading has them.
+SUFFIXES = ("x", "%")
+#: What stands where there is no number.
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number that was found several times, or of several things."""
+
+    middle: float  # the median, the estimate, or the share
+    low: float | None = None  # the lowest, or the lower end of an interval; None of a share
+    high: float | None = None
+    count: int | None = None  # of what it is made, such as rounds; None: not recorded
+
+    @classmethod
+    def of(cls, found: Sequence[float]) -> "Value":
+        """Return the median of what was found, with the lowest and the highest."""
+        return cls(statistics.median(found), min(found), max(found), len(found))
+
+    @classmethod
+    def share(cls, part: int, whole: int) -> "Value":
+        """Return a part of things that were counted."""
+        return cls(part / whole, count=whole)
+
+    def times(self, factor: float) -> "Value":
+        """Return the same in another unit."""
+        assert self.low is not None and self.high is not None
+        return Value(factor * self.middle, factor * self.low, factor * self.high, self.count)
+
+
+#: None: nothing was found. A tuple: a distribution.
+Cell = bool | int | float | str | Value | tuple[float, ...] | None
+Row = dict[str, Cell]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the cells of a column have in common."""
+
+    key: str  # its address
+    name: str  # its heading
+    unit: str = ""
+    form: str = ""  # how a number is shown, as ``format`` takes it; empty: as it is
+    hidden: bool = False  # whether pages leave the column out
+
+    @property
+    def _suffix(self) -> str:
+        shown = self.unit in SUFFIXES and self.unit not in re.split(r"[\s,]+", self.name)
+        return self.unit if shown else ""
+
+    def numbers(self, cell: Cell) -> list[str]:
+        """Return the numbers of a cell as they are shown, without units."""
+        if isinstance(cell, Value):
+            if cell.count is not None and cell.low is None:
+                return [str(round(cell.middle * cell.count)), str(cell.count)]
+            return self.numbers((cell.middle, *(e for e in (cell.low, cell.high) if e is not None)))
+        if cell is None or isinstance(cell, bool | str):
+            return []
+        return [format(one, self.form) for one in (cell if isinstance(cell, tuple) else (cell,))]
+
+    def text(self, cell: Cell) -> str:
+        """Return a cell as it is shown: ``1.52x (1.50-1.53)``, ``57/100``.
+
+        Differences, whose form has a sign, end in brackets: ``-0.71 [-1.38, -0.07]``.
+        """
+        if cell is None:
+            return NONE
+        if isinstance(cell, bool):
+            return "yes" if cell else "no"
+        if isinstance(cell, str):
+            return cell
+        numbers = self.numbers(cell)
+        if isinstance(cell, tuple):
+            return " ".join(numbers)
+        if not isinstance(cell, Value):
+            return numbers[0] + self._suffix
+        if cell.low is None:
+            return "/".join(numbers)
+        middle, low, high = numbers
+        ends = f"[{low}, {high}]" if self.form.startswith("+") else f"({low}-{high})"
+        return f"{middle}{self._suffix} {ends}"
+
+
+def column(
+    key: str, name: str | None = None, unit: str = "", form: str = "", hidden: bool = False
+) -> Column:
+    """Return a column; without a name its heading is the words of its key."""
+    return Column(key, key.replace("_", " ") if name is None else name, unit, form, hidden)
+
+
+#: A row by column, or by the key of a plain one.
+Cells = dict[Column | str, Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with the same columns."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]  # cells by the columns' keys
+    title: str = ""
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Mapping[Any, Cell]],
+        title: str = "",
+        notes: Sequence[str] = (),
+    ) -> "Table":
+        """Make a table of rows by column: a ``Column``, or the key of a plain one."""
+        columns = {} if not rows else {_key(c): c for c in rows[0]}
+        found = [c if isinstance(c, Column) else column(c) for c in columns.values()]
+        plain = [{_key(c): cell for c, cell in row.items()} for row in rows]
+        if any(list(row) != list(columns) for row in plain):
+            raise ValueError(f"rows of several columns: {plain}")
+        return cls(found, plain, title, list(notes))
+
+    @property
+    def shown(self) -> list[Column]:
+        """The columns that pages show."""
+        return [one for one in self.columns if not one.hidden]
+
+    def text(self) -> list[list[str]]:
+        """Return all cells as they are shown, without the headings."""
+        return [[one.text(row[one.key]) for one in self.shown] for row in self.rows]
+
+    def is_numeric(self, key: str) -> bool:
+        """Return whether a column has no cell in words."""
+        return not any(isinstance(row[key], str | bool) for row in self.rows)
+
+    def numbers(self) -> Iterator[str]:
+        """Yield all numbers as they are shown."""
+        for row in self.rows:
+            for one in self.shown:
+                yield from one.numbers(row[one.key])
+
+
+def _key(given: Column | str) -> str:
+    return given.key if isinstance(given, Column) else given
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a JSON file holds."""
+
+    name: str  # of the file
+    content: Mapping[str, Any]  # the JSON, checked
+    tables: Sequence[Table]  # its own, or those of its raw samples
+
+    @property
+    def kind(self) -> str:
+        """``table``, ``benchmark`` or ``passes``."""
+        return str(self.content["schema"]).rpartition(".")[2]
+
+
+# ---- as JSON ------------------------------------------------------------------------------------
+
+
+def to_json(table: Table) -> dict[str, Any]:
+    """Return the columns and rows as a JSON file has them."""
+    columns = [
+        {name: text for name, text in vars(one).items() if text or name == "name"}
+        for one in table.columns
+    ]
+    rows = [{key: _plain(cell) for key, cell in row.items()} for row in table.rows]
+    return {"columns": columns, "rows": rows}
+
+
+def _plain(cell: Cell) -> Any:
+    if isinstance(cell, Value):
+        return {name: number for name, number in vars(cell).items() if number is not None}
+    return cell
+
+
+def from_json(found: Mapping[str, Any]) -> Table:
+    """Return what ``to_json`` made."""
+    rows = [{key: _typed(cell) for key, cell in row.items()} for row in found["rows"]]
+    return Table([Column(**one) for one in found["columns"]], rows)
+
+
+def _typed(cell: Any) -> Cell:
+    if isinstance(cell, dict):
+        return Value(**cell)
+    found: Cell = tuple(cell) if isinstance(cell, list) else cell
+    return found

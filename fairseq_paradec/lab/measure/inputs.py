@@ -1,0 +1,48 @@
+"""What a result depends on: the files of data and models, the code, and the machine."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ... import images
+from ...errors import option_error
+from ...files import checksum
+from . import machine
+
+
+def subset_files(data: str, subset: str) -> list[Path]:
+    """Return the binarised files of a subset.
+
+    Raises:
+        UsageError: there are none.
+    """
+    names = {path.name.split(".")[0] for path in Path(data).glob("*.*-*.*.idx")}
+    if subset not in names:
+        held = " ".join(sorted(names)) or "none"
+        raise option_error("--subset", subset, f"one that DATA ({data}) holds: {held}")
+    return sorted(Path(data).glob(f"{subset}.*-*.*"))
+
+
+def origin(data: str, subset: str, files: Iterable[str | Path]) -> dict[str, Any]:
+    """Return the inputs that a result depends on.
+
+    Args:
+        data: fairseq's data folder; its dictionaries, images' sizes and raw references count.
+        subset: of the data.
+        files: more files, as checkpoints.
+    """
+    made_by = machine.circumstances([])
+    folder, code = Path(data), hashlib.sha256()
+    for path in sorted(Path(__file__).resolve().parents[2].rglob("*.py")):
+        code.update(path.read_bytes())
+    patterns = ("dict.*.txt", f"raw/{subset}.*", images.SIZES)
+    made_of = {*map(Path, files), *subset_files(data, subset)}
+    made_of |= {path for pattern in patterns for path in folder.glob(pattern)}
+    return {
+        "file": {str(file): checksum(file) for file in sorted(made_of)},
+        "code": code.hexdigest(),
+        # The number of threads changes no token.
+        "machine": {k: v for k, v in made_by["machine"].items() if k != "threads"},
+        "version": made_by["versions"],
+    }
