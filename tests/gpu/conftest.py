@@ -1,24 +1,29 @@
 """``pytest tests/gpu --device cuda``: all gates, and their table; without it a few on the CPU."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from gpu.held import Held
+
 RESULTS = Path("results/gpu-gates.json")
-COUNTS = pytest.StashKey[dict[tuple[str, str], Counter[str]]]()
+HELD = pytest.StashKey[Held]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gates of the decoding methods")
-    said = f"run all gates there (without it: a small part, on the CPU); cuda: write {RESULTS}"
+    said = "run all gates there (without it: a small part, on the CPU)"
     group.addoption("--device", choices=("cuda", "cpu"), help=said)
+    said = "gates that have held, one a line: they are not run again; several processes may add"
+    group.addoption("--held", type=Path, metavar="FILE", help=said)
+    said = f"write the table of all gates there (with --device cuda: {RESULTS})"
+    group.addoption("--table", type=Path, metavar="FILE.json", help=said)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[COUNTS] = {}
+    config.stash[HELD] = Held(config.getoption("held", None))
     if asked(config) == "cuda" and not torch.cuda.is_available():
         missing = f"there is no CUDA device (torch {torch.__version__}); nothing was run"
         pytest.exit(f"test-gpu: error: {missing}; --device cpu: the same gates", returncode=2)
@@ -40,25 +45,29 @@ def device(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
-def counts(pytestconfig: pytest.Config) -> dict[tuple[str, str], Counter[str]]:
-    """What gates that hold have counted, by case and precision."""
-    return pytestconfig.stash[COUNTS]
+def held(pytestconfig: pytest.Config) -> Held:
+    """The gates that have held, which are not run again."""
+    return pytestconfig.stash[HELD]
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    if asked(config) != "cuda" or not config.stash[COUNTS]:
+    table = config.getoption("table", None) or (RESULTS if asked(config) == "cuda" else None)
+    held = config.stash[HELD]
+    held.read()  # what other processes have added
+    if table is None or not held.rows:
         return
     from fairseq_paradec.lab.data import documents
     from fairseq_paradec.lab.data.table import Table
     from fairseq_paradec.lab.measure import machine
     from gpu import gates  # not before the device is known to be there: fairseq takes seconds
 
-    counts, said = config.stash[COUNTS], f"{RESULTS} is not written: not all gates have held"
-    wanted = {(str(row["case"]), row["dtype"]) for row in gates.rows(1)}
-    if exitstatus == 0 and counts.keys() == wanted:
+    names = gates.names(gates.rows(gates.SCENES))
+    missing = sum(name not in held for name in names)
+    said = f"{table} is not written: {missing} of {len(names)} gates have not held"
+    if exitstatus == 0 and not missing:
         made_by = machine.circumstances([]) | {"command": "make test-gpu"}
-        table = [{"decoder": d, "precision": p} | found for (d, p), found in counts.items()]
-        found = Table.of(table, notes=gates.NOTES)
-        documents.save(RESULTS, "Gates of every method on CUDA", found, made_by)
-        said = f"{RESULTS} is written: {len(table)} gates"
+        rows = [{"decoder": d, "precision": p} | found for (d, p), found in held.counts().items()]
+        title, found = f"Gates of every method: {asked(config)}", Table.of(rows, notes=gates.NOTES)
+        documents.save(table, title, found, made_by)
+        said = f"{table} is written: {len(rows)} gates"
     terminalreporter.write_line(said)

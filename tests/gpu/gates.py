@@ -2,10 +2,11 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 
 from support import exact
 from support.builders import source_rows
-from support.conformance import CASES, FACTORS, allowed, case, decoded, setting_of
+from support.conformance import CASES, FACTORS, allowed, case, decoded, row_name, setting_of
 from support.pairwise import Row, pairwise
 
 #: Precision -> how far two tokens' log-probabilities may be from each other where outputs part:
@@ -14,6 +15,9 @@ CLOSE = {"float32": 5e-4, "float16": 1.5, "bfloat16": 4.0}
 #: How far log-probabilities may be from fairseq's. Both are rounded: in a scene in float32 one of
 #: ours is 4.2e-4 from that of float64, and fairseq's 1.7e-4 on the other side.
 ROUNDING = CLOSE | {"float32": 1e-3}
+
+#: With a device every case has so many scenes in every precision.
+SCENES = 3
 
 NOTES = (
     "Judge: fairseq's own beam-1 search on the same device, in the same precision, TF32 off. Each"
@@ -33,6 +37,11 @@ def rows(scenes_each: int) -> list[Row]:
         own = itertools.islice(fitting, scenes_each)
         found += [{"case": chosen, "dtype": dtype} | scene for scene in own]
     return found
+
+
+def names(rows: Sequence[Row]) -> list[str]:
+    """Return the names of rows; some rows are equal."""
+    return [f"{row_name(row)}_{number}" for number, row in enumerate(rows)]
 
 
 def hold(row: Row, device: str) -> Counter[str]:
