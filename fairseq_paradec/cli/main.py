@@ -32,6 +32,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "drafts": "count the passes that earlier translations save as drafts",
         "evaluate": "score models by BLEU, ROUGE or PSNR, with fairseq-generate",
         "passes": "time a pass, piece by piece",
+        "launches": "count what a pass launches on a GPU, and waits for",
         "breakeven": "find from how many tokens a pass drafting pays",
         "modules": "time what decoders consist of: encoder, decoder, vocabulary",
         "threads": "measure what several threads, generators and processes give",
@@ -67,8 +68,8 @@ GROUPS: dict[str, dict[str, str]] = {
 #: Commands that measure or draw: they need the packages of the extra ``[lab]``, and say so before
 #: they begin to work.
 LAB = frozenset(
-    "demo lossless benchmark acceptance drafts evaluate passes breakeven modules threads workers "
-    "clients start-up training-speed trace ddgviz order gallery analyse report results papers "
+    "demo lossless benchmark acceptance drafts evaluate passes launches breakeven modules threads "
+    "workers clients start-up training-speed trace ddgviz order gallery analyse report results papers "
     "images".split()
 )
 

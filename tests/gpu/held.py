@@ -47,7 +47,7 @@ class Held:
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.write(file, f"{json.dumps(found)}\n".encode())  # whole: lines of processes do not mix
         os.close(file)
 

@@ -73,8 +73,10 @@ def benchmark(args: Settings) -> int:
     if args.out.suffix != ".json":
         raise option_error("--out", str(args.out), "a name that ends in .json")
     rounds.check_device(args.device)
-    if args.peers and (args.device != "cpu" or set(args.limits) - {"max_len_b", "min_len"}):
-        raise needs("--peers", True, "--device cpu, and no limits but --max-len-b and --min-len")
+    if args.peers and set(args.limits) - {"max_len_b", "min_len"}:
+        raise needs("--peers", True, "no limits but --max-len-b and --min-len")
+    if CTRANSLATE2 in args.peers and args.device != "cpu":
+        raise needs("--peers", CTRANSLATE2, "--device cpu; transformers takes any")
     check_inputs(args.data, args.path)
     if args.peers and holds_images(args.data):
         raise needs("--peers", True, "texts; DATA holds images")

@@ -32,6 +32,11 @@ BEAM, RELAXED, PEER, OTHER_MODEL = "beam search", "relaxed", "peer", "other mode
 _DTYPES = dict(zip(DTYPES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 
 
+def torch_dtype(name: str) -> torch.dtype:
+    """Return what torch calls a ``--dtype``."""
+    return _DTYPES[name]
+
+
 @dataclasses.dataclass
 class Output:
     """One translation."""

@@ -13,7 +13,7 @@ from ...errors import UsageError, option_error
 from ...model_checks import TRANSFORMER
 from . import TRANSFORMERS
 from .peers import Peer, search_name
-from .systems import FairseqSystem, Models, System
+from .systems import FairseqSystem, Models, System, torch_dtype
 
 #: transformers' families by whether norms come first, and whether embeddings have one.
 _FAMILIES = {
@@ -42,7 +42,7 @@ _WRITTEN = (
 
 
 class TransformersSystem(Peer):
-    """``generate`` of transformers, with fairseq's limits and the run's threads, on the CPU.
+    """``generate`` of transformers, with fairseq's limits and the run's threads, dtype and device.
 
     Args:
         name: of the search.
@@ -56,9 +56,10 @@ class TransformersSystem(Peer):
     def __init__(
         self, name: str, model: Any, settings: Any, models: Models, path: str, assistant: Any = None
     ) -> None:
-        label = f"transformers {name}, float32"
-        super().__init__(label, TRANSFORMERS, "float32", None, models, path)
+        dtype = str(torch_dtype(models.dtype)).removeprefix("torch.")
+        super().__init__(f"transformers {name}, {dtype}", TRANSFORMERS, dtype, None, models, path)
         self._model, self._settings, self._assistant = model, settings, assistant
+        self._device = models.device
 
     def search(self, sources: Sequence[Tensor]) -> list[list[str]]:
         """Return the words of each translation."""
@@ -68,6 +69,7 @@ class TransformersSystem(Peer):
         for start in range(0, len(sources), size):
             batch = sources[start : start + size]
             rows = pad_sequence(list(batch), batch_first=True, padding_value=words.pad())
+            rows = rows.to(self._device)
             outputs = self._model.generate(
                 rows,
                 attention_mask=rows.ne(words.pad()).long(),
@@ -93,7 +95,8 @@ def transformers_systems(
     if len(loaded) > 1:
         raise option_error("--peers", TRANSFORMERS, f"one model; --path has {len(loaded)}")
     (model,), words = loaded, task.target_dictionary
-    there = converted(model.encoder, model.decoder, words)
+    place = {"device": models.device, "dtype": torch_dtype(models.dtype)}
+    there = converted(model.encoder, model.decoder, words).to(**place)
     first = getattr(model, "first_target_token", None)
     longest = min(int(common.get("max_len_b", 200)), model.max_decoder_positions() - 1)
     options = {
@@ -120,7 +123,7 @@ def transformers_systems(
         generator = system.generator
         encoder = model.encoder if generator.on_verifiers_encoder else generator.drafter.encoder
         try:
-            drafter = converted(encoder, generator.drafter.decoder, words)
+            drafter = converted(encoder, generator.drafter.decoder, words).to(**place)
         except UsageError as error:
             left_out.append(f"transformers does not draft as `{system.label}`: {error}")
             continue
