@@ -262,7 +262,7 @@ second_half() { # name, seconds
         wall=$(last wall "$work/train/$1/first/train.log")
         count=$(awk -v done="$done" -v wall="$wall" -v seconds="$2" 'BEGIN {
             count = int(0.9 * done / (wall > 1 ? wall : 1) * seconds / 3) * 3
-            print count > 30 ? count : 30 }')
+            print (count > 30 ? count : 30) }')
     fi
     half "$1/second" "$arch" "$count" 3 "$2" -- \
         --finetune-from-model "$work/train/$1/first/model.pt" --lr 0.0012 \

@@ -69,8 +69,8 @@ GROUPS: dict[str, dict[str, str]] = {
 #: they begin to work.
 LAB = frozenset(
     "demo lossless benchmark acceptance drafts evaluate passes launches breakeven modules threads "
-    "workers clients start-up training-speed trace ddgviz order gallery analyse report results papers "
-    "images".split()
+    "workers clients start-up training-speed trace ddgviz order gallery analyse report results "
+    "papers images".split()
 )
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)

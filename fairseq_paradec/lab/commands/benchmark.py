@@ -74,8 +74,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         const=(CTRANSLATE2,),
         default=(),
         metavar="LIST",
-        help=f"other engines on the same checkpoint, too (CPU): {', '.join(PEERS)}, or both with a "
-        f"comma (without LIST: {CTRANSLATE2})",
+        help=f"other engines on the same checkpoint, too: {', '.join(PEERS)}, or both with a comma "
+        f"(without LIST: {CTRANSLATE2}, which is for --device cpu)",
     )
     add("--busy", action="store_true", help="measure on a busy machine too")
     arguments.declare_table(parser, None, "FILE.json; FILE.md and FILE.png go beside it")
