@@ -110,6 +110,7 @@ if [ -n "$packages" ]; then
         gates) needed="$lab pytest pytest-xdist execnet iniconfig pluggy pygments" ;;
         bench) needed="$lab transformers tokenizers huggingface-hub safetensors filelock typer" ;;
         bench-ctranslate2) needed="$lab ctranslate2" ;;
+        train) needed="$lab scikit-learn scipy threadpoolctl narwhals" ;; # fairseq imports them
         *) needed=$lab ;;
     esac
     # shellcheck disable=SC2086 # words
@@ -153,7 +154,7 @@ left() { # seconds until the time is up, at least one
 
 bounded() { # a command, until the time is up; status 124 says so
     local status=0
-    timeout --signal=INT --kill-after=10 "$(left)" "$@" || status=$?
+    timeout --kill-after=10 "$(left)" "$@" || status=$?
     [ "$status" != 137 ] || status=124
     [ "$status" != 124 ] || note "$part: the time is up; the same command goes on"
     return "$status"

@@ -12,8 +12,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from ...engine.chunk import ChunkScorer
 from ...plugin.tasks.loading import check_inputs
+from ..data import documents
+from ..data.table import Table
 from ..settings import Made
-from . import documents
 from .loading import choose
 from .rounds import check_device, now
 from .specs import Spec
@@ -161,7 +162,7 @@ def launches(args: Settings) -> int:
         f"{REPETITIONS}. In a CUDA graph it is launched at once.",
         "`device busy`: the device's time of all; where it is low, the host is what limits.",
     ]
-    documents.save_made(args, notes, rows)
+    documents.save_made(args, Table.of(rows, notes=notes))
     for one in rows:
         print(", ".join(f"{name} {value}" for name, value in one.items() if value is not None))
     return 0
