@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from support.commands import wait_until
 
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.serve.scheduler import ROUNDS, Full, Job, Left, Scheduler, Way, entering, form
@@ -23,6 +25,7 @@ class Held:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
+        self.options: list[dict[str, Any]] = []
         self.go = threading.Semaphore(0)
         self.begun = threading.Semaphore(0)
 
@@ -35,6 +38,7 @@ class Held:
         **options: Any,
     ) -> Iterator[Translation]:
         self.batches.append(texts)
+        self.options.append(options | {"more": more, "watches": watches})
         self.begun.release()
         assert self.go.acquire(timeout=60)
         for text, end in zip(texts, ends or [], strict=False):
@@ -188,6 +192,8 @@ def test_only_what_fits_and_whose_turn_it_is_enters():
         (8, 8, 7, 2, 0),  # a new batch would be of three
         (4, 4, 1, 2, 1),
         (4, 4, 1, 3, 0),  # and of six
+        (8, 8, 1, 20, 1),  # and of eight, for it has no more
+        (4, ROUNDS * 4 - 1, 1, 2, 1),
         (4, ROUNDS * 4, 1, 2, 0),
     ],
 )
@@ -203,6 +209,22 @@ def test_a_batch_that_is_not_as_a_new_one_would_be_ends(
     assert len(scheduler._more(batch, size, left)) == enter
     assert (len(batch) - sentences, scheduler.waiting) == (enter, waiting - enter)
     for _ in range(9):
+        held.go.release()
+    scheduler.close(60)
+
+
+@pytest.mark.parametrize(("characters", "enter"), [(10, 1), (11, 0)])
+@pytest.mark.parametrize(("max_tokens", "own"), [(20, 1), (4, 10)])
+def test_a_sentence_enters_if_it_is_no_longer_than_the_share_of_one_or_than_the_longest(
+    held, max_tokens, own, characters, enter
+):
+    settings = Settings((), max_tokens=max_tokens)
+    scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)  # the thread is busy, and the test takes its place
+    scheduler.submit(WAY, ["b" * characters])
+    assert len(scheduler._more(jobs(*[(0, "c" * own, WAY)] * 2), 2, 1)) == enter
+    for _ in range(2):
         held.go.release()
     scheduler.close(60)
 
@@ -232,6 +254,111 @@ def test_a_long_text_does_not_hold_up_others(held):
     scheduler.close(60)
     assert texts([*short, *long]) == ["Y", *"ABCDE"]
     assert held.batches == [["x"], [*"abcd"], ["y"], ["e"]]
+
+
+def test_newer_sentences_do_not_hold_up_a_long_text(held):
+    """Whoever comes has a turn behind what is decoded then."""
+    settings = Settings((), batch_size=1)
+    scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
+    scheduler.submit(WAY, list("abcd"))
+    for newer in "wxyz":
+        assert held.begun.acquire(timeout=60)
+        scheduler.submit(WAY, [newer])
+        held.go.release()
+    for _ in range(4):
+        held.go.release()
+    scheduler.close(60)
+    assert "".join(text for (text,) in held.batches) == "abwcxydz"
+
+
+def test_what_enters_a_batch_has_had_its_turn(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)  # the thread is busy, and the test takes its place
+    scheduler.submit(WAY, list("bcd"))
+    assert len(scheduler._more(jobs(*[(0, "c", WAY)] * 4), 4, 2)) == 2
+    scheduler.submit(WAY, list("e"))
+    assert [job.text for job in sorted(scheduler._waiting, key=lambda job: job.turn)] == ["d", "e"]
+
+
+def test_what_has_a_draft_is_entered_by_nothing_and_a_lone_sentence_neither(scheduler, held):
+    """What enters would lose its draft."""
+    for way, texts_given, enters in (
+        (WAY, ["a", "b"], True),
+        (WAY._replace(drafted=True), ["a", "b"], False),
+        (WAY, ["a"], False),
+    ):
+        futures = scheduler.submit(way, texts_given, ["x"] * len(texts_given))
+        held.go.release()
+        assert texts(futures) == [text.upper() for text in texts_given]
+        options = held.options[-1]
+        assert (options["more"] is not None) is enters
+        assert options["drafts"] == (["x"] * len(texts_given) if way.drafted else None)
+
+
+def test_a_batch_is_decoded_as_it_was_asked_for(held):
+    settings = Settings((), speed_profile="profile", max_tokens=7)
+    scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
+    for way, beam, decoding, profile in (
+        (Way(WAY.pair), None, None, "profile"),
+        (Way(WAY.pair, "auto_fast"), None, "auto_fast", "profile"),
+        (Way(WAY.pair, "greedy", beam=2, others=1), 2, "greedy", None),
+    ):
+        held.go.release()
+        texts(scheduler.submit(way, ["a"]))
+        options = held.options[-1]
+        assert (options.get("beam"), options.get("decoding")) == (beam, decoding)
+        assert (options.get("speed_profile"), options["max_tokens"]) == (profile, 7)
+        assert options["others"] == way.others
+    scheduler.close(60)
+
+
+@pytest.mark.parametrize(
+    ("recent", "waiting", "threads", "seconds"),
+    [
+        ([], 9, 1, 1),  # nothing is known
+        ([(4, 2.0), (4, 6.0)], 9, 1, 9),
+        ([(4, 2.0), (4, 6.0)], 9, 2, 5),  # 4.5, and no earlier
+        ([(8, 0.1)], 9, 1, 1),
+        ([(1, 7.0)], 9, 1, 60),
+    ],
+)
+def test_how_long_what_waits_will_take(held, recent, waiting, threads, seconds, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    held.twin = lambda: held
+    settings = Settings((), threads=threads)
+    scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
+    assert (len(scheduler._threads), scheduler._cores) == (threads, 1)
+    scheduler._recent.extend(recent)
+    assert scheduler._seconds_of(waiting) == seconds
+    scheduler.close(60)
+
+
+def test_as_many_may_wait_as_the_limit_says(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)
+    scheduler.submit(WAY, ["b"] * 2)
+    with pytest.raises(Full):
+        scheduler.submit(WAY, ["c"] * 4)
+    scheduler.submit(WAY, ["c"] * 3)
+    assert scheduler.waiting == 5
+
+
+def test_of_two_threads_that_want_more_the_one_with_enough_goes_on(scheduler, held):
+    scheduler.submit(WAY, ["a"])
+    assert held.begun.acquire(timeout=60)  # the thread is busy, and the test takes its place
+    with ThreadPoolExecutor(2) as pool:
+        few, many = (pool.submit(scheduler._next, count, 60.0) for count in (3, 4))
+        try:
+            scheduler.submit(WAY, ["b"])
+            wait_until(lambda: len(scheduler._wanted) == 2)
+            scheduler.submit(WAY, ["c"])
+            assert not (few.done() or many.done())
+            scheduler.submit(WAY, ["d"])
+            assert [job.text for job in few.result(30)] == ["b", "c", "d"]
+            scheduler.submit(WAY, list("efgh"))
+            assert len(many.result(30)) == 4
+        finally:
+            scheduler.close(0)  # which ends their waiting
 
 
 def test_more_than_may_wait_is_refused_and_says_when_to_come_again(scheduler, held):

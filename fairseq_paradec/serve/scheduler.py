@@ -163,7 +163,8 @@ class Scheduler:
     """Decoding threads, and the sentences that wait for them.
 
     The turns are fair: sentence k of a request is behind the first k of every other, so that a long
-    text does not hold up short ones.
+    text does not hold up short ones; and who comes later is behind what is decoded then, so that
+    short ones without end do not hold up a long text.
 
     Args:
         fleet: the models.
@@ -183,7 +184,7 @@ class Scheduler:
         lock = threading.RLock()
         self._changed, self._enough = threading.Condition(lock), threading.Condition(lock)
         self._wanted: list[int] = []  # by the threads that wait for more
-        self._clock, self._open = 0, True
+        self._clock, self._open = 0, True  # the clock: behind the turn that was decoded last
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # sentences, seconds
         self._cores = settings.cores or max(1, torch.get_num_threads() // settings.threads)
         owned = [fleet.models]
@@ -295,7 +296,7 @@ class Scheduler:
                         continue
                     return []
                 chosen, self._waiting = form(self._waiting, self.settings.batch_size)
-                self._clock = max(self._clock, chosen[0].turn)
+                self._clock = chosen[0].turn + 1
                 if live := begun(chosen):
                     return live
 
@@ -377,7 +378,7 @@ class Scheduler:
                 return []
             chosen, self._waiting = entering(self._waiting, batch[0].way, count, longest)
             if chosen:
-                self._clock = max(self._clock, chosen[-1].turn)
+                self._clock = chosen[-1].turn + 1
         live = begun(chosen)
         batch += live
         return [(job.text, partial(answer, job, begin)) for job in live]
