@@ -17,7 +17,7 @@ _SHORT = frozenset(
     "z.b d.h u.a bzw ca nr hr fr str usw evtl ggf vgl m mme mlle".split()
 )
 #: A long sentence is best cut behind these.
-_PAUSES = re.compile(r"(?<=[;:,，、；])\s*")
+_PAUSES = re.compile(r"(?<=[;:,])\s+|(?<=[，、；])\s*")
 
 
 def split(text: str, language: str) -> list[str]:
