@@ -14,7 +14,7 @@ from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.translator import documents, sentences
 from fairseq_paradec.translator.documents import Document, place
-from fairseq_paradec.translator.markup import CLOSE, OPEN
+from fairseq_paradec.translator.markup import CLOSE, DEEPEST, OPEN
 
 #: Pieces in HTML, each with what must be in the result, in any order.
 HTML = [
@@ -316,6 +316,57 @@ def test_drafts_of_a_text_are_its_sentences_by_their_order():
     document = Document("One. New one. Two {{x}} things.", "text", "en")
     found = document.drafts("Eins. Zwei {{x}} Dinge.")
     assert found == ["Eins.", *["Zwei {{x}} Dinge."] * 3]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "drafts"),
+    [
+        ("ABCD", "ABCD"),
+        ("ABCDE", "ABDE"),  # the first half from the beginning, the others from the end
+        ("ABC", "ABBC"),
+        ("A", "A  A"),
+        ("", "    "),
+    ],
+)
+def test_drafts_are_counted_from_both_ends(earlier, drafts):
+    document = Document("One. Two. Three. Four.", "text", "en")
+    found = document.drafts(" ".join(f"{letter}rst." for letter in earlier))
+    assert [draft[:1] or " " for draft in found] == [*drafts]
+
+
+def test_things_that_stand_together_in_the_translation_stay_there():
+    document = Document("The {0} of {1} is", "text", "en")
+    assert document.join(["{0}{1} ist", "x"]) == ("{0}{1} ist", [])
+    assert document.join(["{1}{0} ist", "x"]) == ("{1}{0} ist", [])
+
+
+def test_a_note_has_sixty_characters_of_a_text_at_most():
+    for length, end in ((60, "a" * 60), (61, "a" * 57 + "...")):
+        document = Document("a" * length, "text", "en")
+        assert document.join([None]).notes == [f"not translated: {end}"]
+
+
+def test_equal_words_are_looked_for_up_to_so_many_words(monkeypatch):
+    marks, source, target = [(2, OPEN), (3, CLOSE)], "a x b", "x c d"
+    assert place(marks, source, target) == [0, 1]
+    monkeypatch.setattr(documents, "MOST_TOKENS", 3)
+    assert place(marks, source, target) == [0, 1]
+    monkeypatch.setattr(documents, "MOST_TOKENS", 2)
+    assert place(marks, source, target) == [2, 3]
+
+
+def test_elements_in_each_other_are_followed_to_some_depth():
+    for depth, without in ((DEEPEST, ["word"]), (DEEPEST + 1, [])):
+        inner = "<span>" * (depth - 1) + "inner" + "</span>" * depth
+        document = Document(f"<p><span translate=no>{inner} word</p>", "html", "en")
+        assert document.sentences == ["inner word", *without]
+
+
+@pytest.mark.parametrize("end", ["", "```\n", "```\nWords.\n"])
+def test_code_ends_at_its_end_or_the_texts(end):
+    document = Document("```\ncode\n" + end, "markdown", "en")
+    assert document.sentences == ["Words."] * end.count("Words")
+    assert document.join(["Wort."] * len(document.sentences)).text.startswith("```\ncode\n")
 
 
 def test_whole_texts_are_translated(tmp_path, capsys):

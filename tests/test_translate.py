@@ -1,5 +1,6 @@
 """Model folders: made, read, and plain text translated by them as fairseq-interactive does."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,8 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from support.commands import DEMO, PLUGIN, Spoil, cut, fairseq, lines_of, lose, put, succeed
@@ -16,9 +19,11 @@ from support.commands import DEMO, PLUGIN, Spoil, cut, fairseq, lines_of, lose, 
 import fairseq_paradec
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.config import LARGEST
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.translator.model_folder import new_folder
-from fairseq_paradec.translator.translation import Translation
+from fairseq_paradec.translator.text_processing import WORD, _split
+from fairseq_paradec.translator.translation import Translation, telling, translation_of
 
 #: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
 TEXT = [
@@ -180,8 +185,78 @@ def test_lines_enter_a_batch_that_is_written(decoding, loaded):
         assert all(one == alone[line] for line, one in told)
 
 
+def test_lines_enter_only_what_is_one_batch(loaded):
+    lines = ["A dog runs.", "A man.", "Two men sit."]
+
+    def more(most: int) -> list[Any]:
+        raise AssertionError("it is asked for more")
+
+    assert len(list(loaded.results(lines, 2, more=more, decoding="greedy"))) == 3
+    with pytest.raises(AssertionError):
+        list(loaded.results(lines, 3, more=more, decoding="greedy"))
+    # A beam's next best are of all lines, also if those are told early, and none enters.
+    ends = [lambda line: None] * 3
+    rows = loaded.results(lines, others=1, beam=2, decoding="self_draft", ends=ends, more=more)
+    assert [len(row.others) for row in rows] == [1, 1, 1]
+
+
+def test_lines_are_read_as_many_as_are_sorted_together(loaded):
+    lines = iter(["A dog runs.", "A man.", "Two men sit."])
+    results = loaded.results(lines, buffer_size=2, decoding="greedy")
+    assert next(results).text == "Ein Hund rennt." and [*lines] == ["Two men sit."]
+
+
+@pytest.mark.parametrize("name", ["drafts", "watches", "ends"])
+@pytest.mark.parametrize("buffer_size", [1, 2, 4])
+def test_lists_beside_the_lines_are_as_long_as_these(name, buffer_size, loaded):
+    nothing = {"drafts": ""}.get(name)
+    for more, fits in ((0, True), (-1, False), (1, name != "drafts")):
+        rows = loaded.results(
+            ["A man."] * 2,
+            buffer_size=buffer_size,
+            decoding="greedy",
+            **{name: [nothing] * (2 + more)},
+        )
+        with contextlib.nullcontext() if fits else pytest.raises(UsageError, match="one for each"):
+            assert len(list(rows)) == 2
+
+
+def test_a_twin_has_decoders_of_its_own(loaded):
+    twin = loaded.twin()
+    options = {"decoding": "greedy"}
+    assert twin.generator(options) is twin.generator(options) is not loaded.generator(options)
+    assert twin.models[0] is loaded.models[0] and twin.task is not loaded.task
+
+
+def test_what_became_of_a_draft_is_counted_with_its_end():
+    best = {"score": -1.0, "tokens": [4, 5, 6, 2], "steps": 2}
+    best |= {"num_accepted": [1, 2, 1], "given": [True, False, True]}
+    other = {"tokens": [4, 2]}
+
+    def row(hypos: list[Any], draft: list[int] | None) -> Translation:
+        return translation_of(hypos, lambda hypo: str(hypo["tokens"]), draft)
+
+    assert row([best, other], [7, 8, 9]) == Translation(
+        "[4, 5, 6, 2]", -1.0, None, 2, accepted=2, rejected=2, tokens=4, others=("[4, 2]",)
+    )
+    assert row([best], None)[4:6] == row([best], [])[4:6] == (0, 0)
+    assert row([best], [7])[4:6] == (2, 0)  # the token and the end are accepted
+    assert row([best | {"num_accepted": [1, 2, 2]}], [7])[4:6] == (3, 0)
+    assert row([{"problem": "is empty"}], [7]) == Translation("", None, "is empty")
+
+
+def test_a_watch_is_told_each_pass_once():
+    said: list[Any] = []
+    tell = telling(said.append, lambda token: f"w{token}")
+    passes = [Mock(**{"as_json.side_effect": lambda words, n=n: words(n)}) for n in range(4)]
+    for count in (1, 1, 3, 4):
+        tell(passes[:count])
+    assert said == ["w0", "w1", "w2", "w3"] and telling(None, str) is None
+
+
 def test_no_text_is_no_translation(loaded):
     assert loaded.translate([]) == []
+    assert loaded.translate(["", " "]) == ["", ""]
 
 
 def test_python_chooses_the_fastest_decoder(loaded):
@@ -190,6 +265,8 @@ def test_python_chooses_the_fastest_decoder(loaded):
 
 def test_a_very_long_word_is_cut(loaded):
     assert loaded.encode("ab" * 10**6).split()[1:] == ["b", "a"] * 4999 + ["b"]
+    for length, words in ((WORD - 1, 1), (WORD, WORD)):
+        assert len(_split("a" * length, None, lambda line: line).split()) == words
 
 
 @pytest.mark.parametrize(
@@ -197,6 +274,8 @@ def test_a_very_long_word_is_cut(loaded):
     [
         (TEXT, {"beem": 1}, "'beem'; .* as beam"),
         (TEXT, {"buffer_size": 0}, "got 0; .* 1"),
+        (TEXT, {"max_tokens": LARGEST + 1}, f"to {LARGEST}"),
+        (TEXT, {"others": -1}, "got -1; .* 0 up"),
         ([b"a"], {}, "list of sentences"),
     ],
 )

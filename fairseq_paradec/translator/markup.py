@@ -298,8 +298,7 @@ def _special(
         end = at + 1
         while end < len(lines) and not lines[end].strip().lstrip("> ").startswith(fence[1]):
             end += 1
-        end = min(end + 1, len(lines))
-        return ["".join(lines[at:end])], end
+        return ["".join(lines[at : end + 1])], end + 1
     if _VERBATIM.match(bare):
         return [line], at + 1
     if not in_paragraph and re.match(r"(?: {4}|\t)", line) and not before.strip():

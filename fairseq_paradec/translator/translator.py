@@ -304,12 +304,12 @@ class Translator:
                 if any(line.watch is not None for line in here):
                     batch["watches"] = [telling(line.watch, words) for line in here]
                 early: dict[int, Translation] = {}
-                if others == 0 and any(line.end is not None for line in here):
+                if any(line.end is not None for line in here):
                     batch["ends"] = [
                         partial(self._end, early, place, line)
                         for place, line in zip(places, here, strict=True)
                     ]
-                if more is not None and others == 0 and len(places) == len(lines):
+                if more is not None and len(places) == len(lines):
                     batch["more"] = partial(self._more, more)
                 hypos = self.task.inference_step(generator, self.models, batch)
                 found |= early
