@@ -24,6 +24,7 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.translator.model_folder import new_folder
 from fairseq_paradec.translator.text_processing import WORD, _split
 from fairseq_paradec.translator.translation import Translation, telling, translation_of
+from fairseq_paradec.utf8 import bare
 
 #: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
 TEXT = [
@@ -165,7 +166,7 @@ def test_a_line_is_told_when_it_is_done_while_others_are_written(decoding, loade
 @pytest.mark.parametrize("decoding", ["greedy", "self_draft"])
 def test_lines_enter_a_batch_that_is_written(decoding, loaded):
     """Not by every decoder; they are told, and not yielded."""
-    lines = [line for line in TEXT if line.strip()]
+    lines = [line for line in TEXT if bare(line)]
     first, rest, told = lines[:2], lines[2:] * 2 + [""], []
 
     def more(most):
