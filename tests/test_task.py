@@ -11,6 +11,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 from fairseq.criterions.cross_entropy import CrossEntropyCriterionConfig
+from fairseq.data import LanguagePairDataset
 from fairseq.tasks import setup_task
 from omegaconf import OmegaConf
 from support.builders import Limits, batch, built, collate, decode, sources, tiny_task
@@ -19,6 +20,7 @@ from support.commands import DEMO, PLUGIN, fairseq, lines_of, run_python, succee
 from fairseq_paradec.config import DecodingConfig
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.configure import configure
+from fairseq_paradec.plugin.compat import given
 from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.plugin.tasks.translation import ParallelTranslationTask
 
@@ -62,6 +64,37 @@ def test_too_long_stays_an_error_in_training_and_skippable_in_generation():
     task.build_criterion(CrossEntropyCriterionConfig(_name="cross_entropy"))
     with pytest.raises(Exception, match="skip-invalid-size-inputs"):
         batches_of(task, [6, 70], **one)
+
+
+def test_a_reference_beyond_max_target_positions_is_an_error_or_skipped(monkeypatch):
+    """As in fairseq, where the user gave the flag; references count by their tokens with </s>."""
+    task = tiny_task()
+    rows, references = sources(task, [6, 5, 4, 70]), sources(task, [8, 9, 30, 8])
+    sizes = [[len(row) for row in side] for side in (rows, references)]
+    words = task.source_dictionary
+    dataset = LanguagePairDataset(rows, sizes[0], words, references, sizes[1], words)
+    task.datasets["train"] = dataset
+
+    def kept(positions, **options):
+        found = task.get_batch_iterator(
+            dataset, max_sentences=4, max_positions=(64, positions), **options
+        )
+        return sorted(i for one in found.frozen_batches for i in one)
+
+    assert kept(8) == kept(24) == [0, 1, 2, 3]
+    assert kept(8, ignore_invalid_inputs=True) == [0]
+    assert kept(24, ignore_invalid_inputs=True) == [0, 1]
+    monkeypatch.setattr(task.cfg, "max_target_positions", 8)
+    token = given.GIVEN.set(frozenset({"max_target_positions"}))
+    try:
+        said = "--max-target-positions: got 8; allowed: 30 or more, .* leaves 2 of 4 sentences out"
+        with pytest.raises(UsageError, match=said):
+            kept(8)
+        assert kept(8, ignore_invalid_inputs=True) == [0]
+        monkeypatch.setattr(task.cfg, "max_target_positions", 30)
+        assert kept(30) == [0, 1, 2, 3]
+    finally:
+        given.GIVEN.reset(token)
 
 
 @pytest.mark.parametrize(("skip", "kept"), [(False, [0, 1, 2, 3, 4]), (True, [0, 1, 2, 3])])

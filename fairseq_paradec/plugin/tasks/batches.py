@@ -18,6 +18,7 @@ from ...decoding.samples import select_rows
 from ...errors import nan_error, needs, option_error
 from ...methods.base import Decoder
 from ...methods.stock import StockDecoder
+from ..compat.given import GIVEN
 from .first_token import drafts_from_first, forced_prefix
 
 logger = logging.getLogger(__name__)
@@ -43,11 +44,12 @@ class EverySentence:
 
         Outside training, batch sizes need not be multiples of eight. In generation, also from the
         training set, a sentence that exceeds the model's positions or ``--max-tokens`` is a batch
-        of its own. ``inference_step`` gives a sentence that exceeds the positions an empty output;
-        ``--skip-invalid-size-inputs-valid-test`` skips it.
+        of its own. ``inference_step`` gives a sentence that exceeds the positions an empty output.
+        ``--skip-invalid-size-inputs-valid-test`` skips it, and those with such a reference.
 
         Raises:
-            UsageError: ``--shard-id`` has no batch.
+            UsageError: ``--shard-id`` has no batch; or a reference exceeds the
+                ``--max-target-positions`` that the user gave, and is not to be skipped.
         """
         train = self.datasets.get(self.cfg.train_subset)  # type: ignore[attr-defined]
         if not self._has_criterion or dataset is not train:
@@ -59,9 +61,15 @@ class EverySentence:
         sizes = dataset.num_tokens_vec(np.arange(len(dataset)))
         self._left_out = too_long | (sizes > (kwargs.get("max_tokens") or sys.maxsize))
         alone = self._left_out.copy()
-        if kwargs.get("ignore_invalid_inputs", False) and too_long.any():
-            logger.warning("%d sentences are too long and are skipped", too_long.sum())
-            alone &= ~too_long
+        targets = getattr(dataset, "tgt_sizes", None)
+        if kwargs.get("ignore_invalid_inputs", False):
+            skipped = too_long if targets is None else too_long | (targets > limits[1])
+            if skipped.any():
+                logger.warning("%d sentences are too long and are skipped", skipped.sum())
+            self._left_out |= skipped
+            alone &= ~skipped
+        elif targets is not None and "max_target_positions" in GIVEN.get():
+            _check_references(targets, self.cfg.max_target_positions)
         kwargs["disable_iterator_cache"] = True  # batches are added to the iterator only once
         try:
             batches = super().get_batch_iterator(dataset, *args, **kwargs)  # type: ignore[misc]
@@ -248,6 +256,18 @@ class EverySentence:
             else:
                 problems.append(None)
         return problems
+
+
+def _check_references(lengths: np.ndarray, most: int) -> None:
+    """Refuse references that are longer than ``--max-target-positions``, as fairseq does."""
+    if count := int((lengths > most).sum()):
+        raise option_error(
+            "--max-target-positions",
+            most,
+            f"{lengths.max()} or more, the tokens of the longest reference; or "
+            f"--skip-invalid-size-inputs-valid-test, which leaves {count} of {len(lengths)} "
+            "sentences out",
+        )
 
 
 def _collated(dataset: Any, numbers: Sequence[int], device: torch.device) -> dict[str, Any]:
