@@ -259,14 +259,18 @@ def test_idle_values_are_no_wish_and_fairseqs_own_search_is_untouched():
 
 def test_what_only_a_program_can_give_is_refused():
     task, model = built("default")
-    args = argparse.Namespace(decoding="greedy")
+    args, lm = argparse.Namespace(decoding="greedy"), {"extra_gen_cls_kwargs": {"lm_model": model}}
     for said, more in (
         ("--seq-gen-cls", {"seq_gen_cls": SequenceGenerator}),
         ("--prefix-allowed-tokens-fn", {"prefix_allowed_tokens_fn": lambda b, t: [4]}),
-        ("--lm-model", {"extra_gen_cls_kwargs": {"lm_model": model}}),
+        ("--lm-model: got <class '.*TransformerModel'>", lm),
     ):
         with pytest.raises(UsageError, match=said):
             task.build_generator([model], args, **more)
+    args.lm_path = "lm.pt"  # fairseq-generate gives it with the model
+    with pytest.raises(UsageError, match="^--lm-path: got 'lm.pt'.*no language model"):
+        task.build_generator([model], args, extra_gen_cls_kwargs={"lm_model": model})
+    del args.lm_path
     generator = task.build_generator([model], args)
     with pytest.raises(UsageError, match="--constraints"):
         generator.generate([model], batch(task, [4]), constraints=torch.ones(1, 1))

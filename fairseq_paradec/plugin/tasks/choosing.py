@@ -67,7 +67,11 @@ class ChoosesMethod:
             )
         given = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "seq_gen_cls": seq_gen_cls}
         given |= {name: extra.pop(name, None) for name in ("lm_model", "lm_weight")}
-        for name in ("prefix_allowed_tokens_fn", "lm_model", "seq_gen_cls"):
+        if given["lm_model"] is not None:
+            path = getattr(args, "lm_path", None)
+            name, value = ("lm_path", path) if path else ("lm_model", type(given["lm_model"]))
+            raise cannot_honour(config, name, value, "no language model")
+        for name in ("prefix_allowed_tokens_fn", "seq_gen_cls"):
             if given[name] is not None:
                 raise cannot_honour(config, name, given[name], "none")
         decoder = self.build_decoder(models, config, **extra)
