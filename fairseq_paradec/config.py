@@ -215,19 +215,25 @@ class DecodingConfig:
         5, "hypotheses of --decoding beam, or of a decoder that reads it", SEARCH, least=1
     )
     nbest: int = _option(1, "hypotheses in the output", SEARCH, least=1)
-    max_len_a: float = _option(0.0, "an output has at most A * source tokens + B tokens", SEARCH)
-    max_len_b: int = _option(200, "see --max-len-a", SEARCH)
-    min_len: int = _option(1, "tokens of an output, at least", SEARCH)
+    max_len_a: float = _option(
+        0.0, "an output has at most A * source tokens + B tokens", SEARCH, least=0.0
+    )
+    max_len_b: int = _option(200, "see --max-len-a", SEARCH, least=0)
+    min_len: int = _option(1, "tokens of an output, at least", SEARCH, least=0)
     unnormalized: bool = _option(False, "rank by scores that no length divides", SEARCH)
-    lenpen: float = _option(1.0, "exponent of the length in a beam's scores", SEARCH)
+    lenpen: float = _option(
+        1.0, "exponent of the length in a beam's scores", SEARCH, least=-10.0, most=10.0
+    )
     unkpen: float = _option(0.0, "subtracted from the score of <unk>", SEARCH, endless=True)
-    temperature: float = _option(1.0, "divisor of the logits", SEARCH, above=0.0)
+    temperature: float = _option(1.0, "divisor of the logits", SEARCH, least=1e-6)
     sampling: bool = _option(False, "draw outputs instead of searching", SEARCH)
-    sampling_topk: int = _option(-1, "draw from this many tokens", SEARCH)
-    sampling_topp: float = _option(-1.0, "draw from tokens of this probability", SEARCH)
+    sampling_topk: int = _option(-1, "draw from this many tokens", SEARCH, least=-1)
+    sampling_topp: float = _option(
+        -1.0, "draw from tokens of this probability", SEARCH, least=-1.0, most=1.0
+    )
     match_source_len: bool = _option(False, "outputs as long as sources", SEARCH)
-    no_repeat_ngram_size: int = _option(0, "n-grams that occur once at most", SEARCH)
-    diverse_beam_groups: int = _option(-1, "groups of a diverse beam", SEARCH)
+    no_repeat_ngram_size: int = _option(0, "n-grams that occur once at most", SEARCH, least=0)
+    diverse_beam_groups: int = _option(-1, "groups of a diverse beam", SEARCH, least=-1)
     diverse_beam_strength: float = _option(0.5, "strength of its diversity", SEARCH)
     diversity_rate: float = _option(-1.0, "rate of diverse siblings", SEARCH)
     constraints: Any = _option(None, "words that outputs must have", SEARCH)
@@ -300,14 +306,14 @@ class Option:
         elif self.kind in (int, float):
             kinds = (int,) if self.kind is int else (int, float)
             right = type(value) in kinds
-            if right and not (self.endless and value == math.inf):
-                if type(value) is float and not math.isfinite(value):
-                    raise option_error(flag(self.name), value, f"{self.allowed}, and finite")
-                if abs(value) > LARGEST:
-                    raise option_error(flag(self.name), value, f"{LARGEST} at most")
+            ends = right and not (self.endless and value == math.inf)
+            if ends and type(value) is float and not math.isfinite(value):
+                raise option_error(flag(self.name), value, f"{self.allowed}, and finite")
             right = right and (self.least is None or value >= self.least)
             right = right and (self.most is None or value <= self.most)
             right = right and (self.above is None or value > self.above)
+            if right and ends and abs(value) > LARGEST:
+                raise option_error(flag(self.name), value, f"{LARGEST} at most")
         elif self.kind in (str, bool):
             right = isinstance(value, self.kind)
         if not right:

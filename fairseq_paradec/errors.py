@@ -64,6 +64,12 @@ def name_error(flag: str, given: str, known: Iterable[str]) -> UsageError:
     return option_error(flag, given, f"a setting that fairseq or this plugin knows{near}")
 
 
+def suggestion(given: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like a mistyped one, as part of a message; or nothing."""
+    like = difflib.get_close_matches(given, known, 1)
+    return f" (did you mean {like[0]}?)" if like else ""
+
+
 def nan_error(flag: str, models: Iterable[object]) -> UsageError:
     """Build the error for models with NaN probabilities; the flag names the models' checkpoints."""
     names = ", ".join(type(model).__name__ for model in models)

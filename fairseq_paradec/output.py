@@ -3,16 +3,50 @@
 import contextlib
 import errno
 import io
+import logging
 import os
 import signal
 import sys
 import unicodedata
 from collections.abc import Iterator
+from typing import Any
 
 from .errors import UsageError
 
 #: Flags whose reports were dropped, or whose audit failed: fairseq's commands then end with 1.
 FAILED: set[str] = set()
+
+
+def open_streams() -> None:
+    """Put the null device in the place of standard streams that are closed (``>&-``).
+
+    Python has None for them, and the next file that is opened would get their number.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the free number
+        stream = getattr(sys, name)
+        if stream is None or getattr(stream, "closed", False):
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+
+
+def complain(text: str) -> None:
+    """Print a line on standard error, if that takes it: it may be closed, or on a full disk."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def last_words() -> Iterator[None]:
+    """Log at the interpreter's end, when a handler's stream may be closed: without a complaint."""
+    before, logging.raiseExceptions = logging.raiseExceptions, False
+    try:
+        yield
+    finally:
+        logging.raiseExceptions = before
 
 
 @contextlib.contextmanager
@@ -31,18 +65,26 @@ def whole_lines() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout)
         raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:  # a file's, named there
             raise
-        discard_output()
+        discard(sys.stdout)
         raise UsageError("standard output cannot be written: its disk is full") from error
 
 
-def discard_output() -> None:
-    """Print nothing more, not even what is still kept back."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def flush_errors() -> None:
+    """Print what standard error keeps back, or nothing more: Python would end with status 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: Any) -> None:
+    """Print nothing more on a standard stream, not even what is still kept back."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def printable(token: str) -> str:

@@ -1,15 +1,32 @@
 """Every wrong option is an error that names the flag, what was given and what is allowed."""
 
 import argparse
+import contextlib
 
 import pytest
 import torch
+from fairseq import options as fairseq_options
 from fairseq.sequence_generator import SequenceGenerator
-from support.builders import batch, built, lend, tiny_blockwise, tiny_drafter, tiny_reordered
+from support.builders import (
+    Limits,
+    batch,
+    built,
+    lend,
+    tiny_blockwise,
+    tiny_drafter,
+    tiny_reordered,
+)
 from support.commands import ROOT
 
 from fairseq_paradec import config as options
-from fairseq_paradec.config import ENGINE_FLAGS, METHOD_FLAGS, REPORT_FLAGS, DecodingConfig, flag
+from fairseq_paradec.config import (
+    ALL,
+    ENGINE_FLAGS,
+    METHOD_FLAGS,
+    REPORT_FLAGS,
+    DecodingConfig,
+    flag,
+)
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import describe
 from fairseq_paradec.methods.base import Decoder
@@ -188,6 +205,71 @@ def test_wrong_values(decoding, options, words):
         assert word in str(error.value)
 
 
+@pytest.mark.parametrize("name", [one.name for one in ALL.values() if one.kind in (int, float)])
+def test_numbers_just_out_of_range_are_refused_by_their_own_flag(name):
+    """And those at its ends are not. Numbers have ends, but for penalties and rates."""
+    option = ALL[name]
+    if option.least is None and option.above is None:
+        assert name in ("unkpen", "diverse_beam_strength", "diversity_rate")
+        return
+    step = 1 if option.kind is int else 1e-7
+    inside = {option.least, option.most} - {None}
+    below = option.above if option.least is None else option.least - step
+    for value in (below, *(() if option.most is None else (option.most + step,))):
+        with pytest.raises(UsageError, match=f"{flag(name)}: got .*; allowed: "):
+            option.check(value)
+    for value in inside:
+        option.check(option.kind(value))
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "self_draft", "multiword_beam", "beam"])
+def test_the_largest_length_penalties_decode(decoding):
+    """As fairseq's search does; larger ones overflowed."""
+    task, model = built("default")
+    sample = batch(task, [6, 4])
+    for lenpen in (-10.0, 10.0):
+        limits = Limits(max_len_b=9, lenpen=lenpen).flags()
+        limits["beam"] = 1 if decoding == "greedy" else 3
+        made = [
+            task.build_generator([model], argparse.Namespace(**limits, decoding=name))
+            for name in (decoding, "beam")
+        ]
+        mine, stock = (
+            [hypos[0]["tokens"].tolist() for hypos in task.inference_step(one, [model], sample)]
+            for one in made
+        )
+        assert mine == stock
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "multiword_beam", "beam"])
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"max_len_b": 0}, "--max-len-b: got 0; allowed: .* from 1 up"),
+        ({"min_len": 5, "max_len_b": 4}, "--min-len: got 5; allowed: at most .* here 4"),
+        ({"min_len": 0, "max_len_b": 0}, ""),
+        ({"max_len_a": 1.0, "max_len_b": 0}, ""),
+    ],
+)
+def test_a_length_limit_is_refused_by_the_flag_that_was_given(decoding, limits, words):
+    _, model = built("default")
+    how = contextlib.nullcontext() if words == "" else pytest.raises(UsageError, match=words)
+    with how:
+        build_decoder([model], configure(decoding=decoding, **limits))
+
+
+@pytest.mark.parametrize(
+    ("interactive", "typed"), [(False, "--prefix-size=-1"), (True, "--buffer-size=0")]
+)
+def test_numbers_of_fairseqs_commands_have_a_least_value(interactive, typed):
+    name, value = typed.split("=")
+    with pytest.raises(UsageError, match=f"{name}: got {value}; allowed: a whole number from "):
+        parser = fairseq_options.get_generation_parser(interactive=interactive)
+        fairseq_options.parse_args_and_arch(parser, ["DATA", "--path", "model.pt", typed])
+    usual = fairseq_options.get_generation_parser(interactive=interactive)
+    assert fairseq_options.parse_args_and_arch(usual, ["DATA", "--path", "model.pt"])
+
+
 #: What fairseq's own searches can do.
 FAIRSEQS = {
     "nbest": 2,
@@ -296,13 +378,13 @@ def test_a_report_does_not_overwrite_other_data(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("max_len_b", "x", "a whole number"),
-        ("max_len_b", 2.5, "a whole number"),
-        ("max_len_a", "1", "a number"),
+        ("max_len_b", "x", "a whole number from 0 up"),
+        ("max_len_b", 2.5, "a whole number from 0 up"),
+        ("max_len_a", "1", "a number from 0 up"),
         ("beam", "5", "a whole number from 1 up"),
         ("nbest", 0, "a whole number from 1 up"),
         ("unnormalized", "no", "True or False"),
-        ("temperature", 0, "a number above 0"),
+        ("temperature", 0, "a number from 1e-06 up"),
         ("stats_file", 3, "a text"),
     ],
 )

@@ -6,15 +6,15 @@ import gc
 import importlib
 import logging
 import os
-import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import extras
 from ..config import LARGEST
-from ..errors import UsageError
-from ..output import printable, whole_lines
+from ..errors import UsageError, suggestion
+from ..output import complain, flush_errors, printable, whole_lines
 
 #: Threads of a process.
 MOST_THREADS = 1024
@@ -24,13 +24,53 @@ ARCH_SIZES = ("tiny", "small", "base", "big", "nllb-600m", "nllb-3.3b")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose messages about choices are as all others, in every version of Python."""
+    """A parser whose messages and help are as all others, in every version of Python.
+
+    ``set_defaults(fails=...)`` says when the command's exit status is 1.
+    """
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse; only the words differ."""
         if action.choices is not None and value not in action.choices:
-            allowed = ", ".join(map(str, action.choices))
-            raise argparse.ArgumentError(action, f"got {value!r}; allowed: {allowed}")
+            names = [*map(str, action.choices)]
+            like = suggestion(str(value), names)
+            raise argparse.ArgumentError(
+                action, f"got {value!r}{like}; allowed: {', '.join(names)}"
+            )
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, with the flag that is like an unknown one."""
+        known, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            flag = unknown[0].partition("=")[0]
+            like = suggestion(flag, self._flags()) if flag.startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{like}")
+        return known
+
+    def _flags(self) -> Iterator[str]:
+        """Yield the flags, those of subcommands among them."""
+        for action in self._actions:
+            yield from action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    yield from parser._flags()
+
+    def format_help(self) -> str:
+        """As argparse, with the exit statuses."""
+        return f"{super().format_help()}\n{exit_statuses(self.get_default('fails'))}\n"
+
+    def print_help(self, file: Any = None) -> None:
+        """As argparse, which would not say that a disk is full."""
+        print(self.format_help(), end="", file=file)
+
+
+def exit_statuses(fails: str | None) -> str:
+    """Return what a help says of exit statuses; ``fails``: when it is 1."""
+    one = f"1 if {fails}; " if fails else ""
+    text = (
+        f"exit status: 0; {one}2 after a mistake, 130 after Ctrl-C, 141 if nobody reads its output"
+    )
+    return textwrap.fill(text, 78)
 
 
 def whole_number(text: str) -> int:
@@ -157,11 +197,13 @@ def run(name: str, command: Callable[[], int]) -> int:
             return command()
     except (UsageError, OSError) as error:
         lines = map(printable, str(error).split("\n"))  # errors may quote texts of files
-        print(f"{name}: error: " + "\n".join(lines), file=sys.stderr)
+        complain(f"{name}: error: " + "\n".join(lines))
         return 2
     except KeyboardInterrupt:
-        print(f"{name}: stopped", file=sys.stderr)
+        complain(f"{name}: stopped")
         return 130
+    finally:
+        flush_errors()
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ OLD_NAMES = r"in_proj_weight|layer_norms|embed_out"
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = "example: paradec doctor data-bin/demo.en-de"
     parser.usage = "%(prog)s MODEL DATA [--drafter-path FILE], or %(prog)s DIR"
     add = parser.add_argument
     add("model", metavar="MODEL|DIR", type=Path, help="a checkpoint, or a model folder")

@@ -14,7 +14,7 @@ from ..output import printable
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = "example: paradec import hf opus-mt-en-de models/en-de"
-    parser.set_defaults(format=None)
+    parser.set_defaults(fails="--selftest finds a difference", format=None)
     parser.add_argument(
         "--selftest",
         metavar="DIR",

@@ -5,7 +5,7 @@ A subcommand NAME is the module NAME of this folder, or of ``commands`` in anoth
 the work and returns the exit status.
 ``args.argv`` are the words after ``paradec``. ``parser.set_defaults(plugin=False)`` declares that a
 command does not need the package's tasks and models; ``set_defaults(flags=[])`` requests the words
-after ``--`` as ``args.flags``.
+after ``--`` as ``args.flags``; ``set_defaults(fails="...")`` says when the exit status is 1.
 """
 
 import argparse
@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from .. import extras, register
+from ..errors import UsageError, suggestion
+from ..output import open_streams
 from ..utf8 import restart_in_utf8
 from . import arguments
 
@@ -85,6 +87,7 @@ def overview() -> str:
     ]
     for title, commands in GROUPS.items():
         lines += [f"{title}:", *(f"  {name:{width}}  {text}" for name, text in commands.items())]
+    lines.append(arguments.exit_statuses("a check failed, as its help says"))
     return "\n".join(lines)
 
 
@@ -96,20 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         restart_in_utf8()
+    open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] in (["-h"], ["--help"]):
-        print(overview())
-        return 0
-    if words[:1] == ["--version"]:
-        from .version import lines
-
-        print("\n".join(lines()))
-        return 0
-    if not words or words[0] not in COMMANDS:
-        given = f"got {words[0]!r}" if words else "none is given"
-        print(f"paradec: error: COMMAND: {given}; allowed: {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
-    return arguments.run(f"paradec {words[0]}", lambda: _run(words))
+    name = "paradec" if words[:1] == [] or words[0] not in COMMANDS else f"paradec {words[0]}"
+    return arguments.run(name, lambda: _run(words))
 
 
 #: Where the modules of commands are, in this order.
@@ -142,7 +135,18 @@ def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
 
 
 def _run(words: Sequence[str]) -> int:
-    """Read the arguments of a subcommand, and run it."""
+    """Read the arguments of a subcommand, and run it; or say what there is."""
+    if words[:1] in (["-h"], ["--help"]):
+        print(overview())
+        return 0
+    if words[:1] == ["--version"]:
+        from .version import lines
+
+        print("\n".join(lines()))
+        return 0
+    if not words or words[0] not in COMMANDS:
+        given = f"got {words[0]!r}{suggestion(words[0], COMMANDS)}" if words else "none is given"
+        raise UsageError(f"COMMAND: {given}; allowed: {', '.join(COMMANDS)}")
     module, args = parse(words)
     if words[0] in LAB:
         extras.require(extras.LAB, "lab")

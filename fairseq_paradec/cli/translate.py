@@ -30,6 +30,7 @@ SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.set_defaults(fails="an audit failed or a report broke off")
     parser.usage = "%(prog)s --model DIR [FILE ...] [--text TEXT] [--decoding D] [flags of D]"
     parser.epilog = 'example: paradec translate --model data-bin/demo.en-de --text "A dog runs."'
     add, number = parser.add_argument, arguments.whole_number

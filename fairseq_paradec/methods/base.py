@@ -119,7 +119,7 @@ class Decoder(abc.ABC):
         if config.audit:
             self.audit = Audit.of(self.models, config, context, self.beam_size)
         self._turns = Turns()
-        self._check_min_len()
+        check_lengths(config, self.max_len)
         if config.draft_tree is not None and attends_locally(models[0]):
             raise excludes("--draft-tree", config.draft_tree, "a model whose attention is local")
         sampled = self.sampling is not None
@@ -325,21 +325,6 @@ class Decoder(abc.ABC):
             rows.append(Row(index, source, limit, prefix))
         return rows
 
-    def _check_min_len(self) -> None:
-        """Refuse a minimal length above the length limit or the model's positions.
-
-        With max_len_a each sentence has its own limit, which the minimal length overrides.
-        """
-        config, limit = self.config, self.max_len - 1
-        if config.max_len_a == 0:
-            limit = min(limit, config.max_len_b)
-        if config.min_len > limit:
-            raise option_error(
-                "--min-len",
-                config.min_len,
-                f"at most the length limit, here {limit} tokens (--max-len-b, model's positions)",
-            )
-
     def _make_rules(
         self, prefix_tokens: Tensor | None, bos_token: int | None, device: torch.device
     ) -> TokenRules:
@@ -415,6 +400,32 @@ class ParallelDecoder(Decoder):
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder."""
         self.scorer.encode(net_input)
+
+
+def check_lengths(config: DecodingConfig, max_len: int) -> None:
+    """Refuse a minimal length above the length limit or the model's positions.
+
+    With max_len_a each sentence has its own limit, which the minimal length overrides.
+
+    Args:
+        config: the options of decoding.
+        max_len: the longest output, with ``</s>``, by the models' positions.
+
+    Raises:
+        UsageError: no output could be long enough.
+    """
+    limit = max_len - 1
+    if config.max_len_a == 0:
+        limit = min(limit, config.max_len_b)
+    if config.min_len > limit and not config.is_given("min_len"):
+        allowed = "a whole number from 1 up; or 0 with --max-len-a above 0, or with --min-len 0"
+        raise option_error("--max-len-b", config.max_len_b, allowed)
+    if config.min_len > limit:
+        raise option_error(
+            "--min-len",
+            config.min_len,
+            f"at most the length limit, here {limit} tokens (--max-len-b, model's positions)",
+        )
 
 
 def refuse_drafts(decoder: Any, config: DecodingConfig) -> None:

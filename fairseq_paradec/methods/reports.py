@@ -1,14 +1,13 @@
 """The reports of a generator: ``--stats-file``, ``--trace-file`` and the closing lines."""
 
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..config import DecodingConfig
 from ..decoding.audit import Audit
-from ..output import FAILED
+from ..output import FAILED, complain, last_words
 from ..records import Record, open_report, write
 from ..registry import METHODS
 from ..row import Row
@@ -116,8 +115,12 @@ class Reports:
         """Close the files and log the closing lines."""
         for file in filter(None, self._files.values()):
             file.close()
-        if self.stats.sentences == 0:
-            return
+        if self.stats.sentences > 0:
+            with last_words():
+                self._say()
+
+    def _say(self) -> None:
+        """Log the closing lines."""
         line = self.stats.closing_line(self.config.decoding)
         if self.config.jacobi_length == "oracle":
             line += " (oracle lengths, found outside the timer)"
@@ -143,7 +146,7 @@ class Reports:
         elif logger.getEffectiveLevel() <= logging.INFO:
             logger.info(audit.closing_line())
         else:
-            print(audit.closing_line(), file=sys.stderr)
+            complain(audit.closing_line())
 
     def _open(self) -> None:
         """Open the files at the first batch, so a generator that decodes nothing writes none."""

@@ -14,7 +14,7 @@ from ..forks import computing
 from ..records import PassRecord, Record
 from ..row import Row
 from ..token_rules import TokenRules
-from .base import Context, Turns
+from .base import Context, Turns, check_lengths
 
 #: Options that turn fairseq's search into another one than plain beam search.
 OTHER_SEARCH = (
@@ -38,6 +38,7 @@ class StockDecoder:
 
     def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         self.models, self.config = list(models), config
+        check_lengths(config, min(model.max_decoder_positions() for model in models))
         self.search = search_of_flags(
             self.models,
             context.words,

@@ -25,6 +25,7 @@ from . import analyse_flops, analyse_speed, analyse_texts, analyse_training
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
+    parser.epilog = "example: paradec analyse acceptance trace.jsonl --plot acceptance.png"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(metavar="ANALYSIS", required=True)
 

@@ -18,6 +18,8 @@ DEFAULT_DATA = Path(__file__).resolve().parents[3] / "data-bin" / "demo-small.en
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.set_defaults(fails="an exact decoder is not exact")
+    parser.epilog = 'example: paradec demo --sentences 20 --text "A dog runs."'
     add, number = parser.add_argument, arguments.whole_number
     add("--data", type=Path, default=DEFAULT_DATA, help="fairseq data-bin folder, `test` subset")
     add("--path", type=Path, help="checkpoint (default: DATA/model.pt)")

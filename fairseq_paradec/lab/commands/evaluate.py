@@ -17,7 +17,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.usage = "%(prog)s DATA --path FILES --subset NAME [--raw FILE] --out FILE [-- FLAGS]"
     parser.epilog = (
-        "Flags after -- go to fairseq-generate: -- --decoding greedy, or -- --lenpen 0.6"
+        "Flags after -- go to fairseq-generate. example: paradec evaluate data-bin/demo.en-de "
+        "--path data-bin/demo.en-de/model.pt --subset test --raw data-bin/demo.en-de/raw/demo.de "
+        "--out runs/quality.json -- --decoding greedy"
     )
     parser.set_defaults(flags=[])
     add = parser.add_argument

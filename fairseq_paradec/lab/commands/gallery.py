@@ -281,7 +281,8 @@ def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.set_defaults(plugin=False)
+    parser.epilog = "example: paradec gallery --check"
+    parser.set_defaults(fails="with --check a file differs", plugin=False)
     out = ROOT / "docs" / "gallery"
     parser.add_argument("--out", type=Path, default=out, help="folder (default: docs/gallery)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if it differs")

@@ -257,6 +257,7 @@ def _write(path: Path, pixels: Pixels) -> None:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
+    parser.epilog = "example: paradec images tokens photograph.png --size 16"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 

@@ -14,6 +14,10 @@ from ..settings import settings
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = (
+        "example: paradec lossless data-bin/demo.en-de --path data-bin/demo.en-de/model.pt "
+        "--out runs/lossless.json"
+    )
     add = parser.add_argument
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of a Transformer, with heads or without")

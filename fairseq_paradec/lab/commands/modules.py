@@ -13,6 +13,10 @@ from ..settings import settings
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = (
+        "example: paradec modules data-bin/demo.en-de --path data-bin/demo.en-de/model.pt "
+        "--decoder greedy --out runs/modules.json"
+    )
     add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of the verifier")

@@ -75,6 +75,7 @@ def words_of(args: argparse.Namespace) -> list[str]:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = "example: paradec order --arch ibdecoder --length 8"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     for name, text in NUMBERS.items():

@@ -95,8 +95,14 @@ def _refuse_what_is_not_taken(
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = (
+        "example: paradec papers xia-3 data-bin/demo.en-de --path data-bin/demo.en-de/model.pt \\\n"
+        "    --drafter-path data-bin/demo.en-de/drafter.pt"
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.set_defaults(plugin=False)
+    parser.set_defaults(
+        fails="a row's command failed, or with --check the page differs", plugin=False
+    )
     add = parser.add_argument
     add("row", nargs="?", metavar="ROW", help="of the list, such as xia-3 (Table 3) or zhang-f2")
     add("data", nargs="?", metavar="DATA", help="fairseq data folder; its name ends in -LANG")

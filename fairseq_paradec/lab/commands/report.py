@@ -276,6 +276,7 @@ def warn(folder: Folder) -> None:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = "example: paradec report runs --sentences 10"
     parser.set_defaults(plugin=False)
     add = parser.add_argument
     add("folder", metavar="DIR", type=Path, help=ALLOWED)

@@ -77,7 +77,8 @@ def check(page: Path, text: str) -> bool:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.set_defaults(plugin=False)
+    parser.epilog = "example: paradec results --check"
+    parser.set_defaults(fails="with --check a page differs", plugin=False)
     add = parser.add_argument
     add("--tables", type=Path, default=Path("results"), help="their folder (default: results)")
     add("--out", type=Path, default=Path("RESULTS.md"), help="the summary (default: RESULTS.md)")

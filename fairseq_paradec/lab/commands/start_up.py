@@ -45,6 +45,7 @@ class Cost(NamedTuple):
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = "example: paradec start-up --model data-bin/demo.en-de --out runs/start-up.json"
     add = parser.add_argument
     add("--model", metavar="DIR", help="a folder of paradec pack")
     add(

@@ -12,6 +12,10 @@ from ..settings import settings
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = (
+        "example: paradec threads data-bin/demo.en-de --path data-bin/demo.en-de/model.pt "
+        "--threads 2,4 --out runs/threads.json"
+    )
     add, number = parser.add_argument, arguments.whole_number
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of the model")

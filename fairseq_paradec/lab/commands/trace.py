@@ -20,7 +20,7 @@ from typing import TextIO
 from ...cli import arguments
 from ...errors import UsageError, needs, option_error
 from ...images import Size
-from ...output import discard_output, printable
+from ...output import discard, printable
 from ...records import TRACE, Record, lines_of, open_records, parse, read, written_by
 from ..analysis import beam_tree, page, trace_records, trace_text, trace_view, viewer
 from . import pages
@@ -191,12 +191,13 @@ def show(text: str) -> bool:
         print(text, flush=True)
         return True
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout)
         return False
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = "example: paradec trace hgj.jsonl gad.jsonl --sentence 25 --html viewer.html"
     parser.set_defaults(plugin=False)
     add = parser.add_argument
     add("file", metavar="FILE", nargs="+", help=f"{written_by(TRACE)}; or several, side by side")

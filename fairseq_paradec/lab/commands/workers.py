@@ -26,6 +26,10 @@ PARTS = "PARTS"
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = (
+        "example: paradec workers data-bin/demo.en-de/raw/demo.en --model data-bin/demo.en-de "
+        "--processes 1,2 --out runs/workers.json"
+    )
     add = parser.add_argument
     add("input", metavar="FILE", type=Path, help="a text, a sentence on each line")
     add("--model", metavar="DIR", required=True, help="a folder of paradec pack")

@@ -26,6 +26,15 @@ _DICTS: tuple[tuple[str, Callable[[str], Any], str], ...] = (
 )
 
 
+#: Numbers of fairseq's commands, and the least that each may be. fairseq's own --buffer-size is 0.
+_LEAST = {
+    **dict.fromkeys(("beam", "batch_size", "max_tokens", "buffer_size", "num_shards"), 1),
+    **dict.fromkeys(("required_batch_size_multiple", "required_seq_len_multiple"), 1),
+    **dict.fromkeys(("seed", "num_workers", "prefix_size", "num_batch_buckets"), 0),
+    **dict.fromkeys(("log_interval", "data_buffer_size"), 1),
+}
+
+
 def remember_user_dir() -> None:
     """Register this package with fairseq as an imported ``--user-dir``.
 
@@ -119,9 +128,9 @@ def _check_arguments(args: argparse.Namespace) -> None:
     """Check parsed arguments; those that the command does not have are not there."""
     if getattr(args, "path", "") is None:
         raise option_error("--path", None, "a checkpoint, or several with ':' between them")
-    for name, least in (("beam", 1), ("seed", 0), ("num_workers", 0)):
+    for name, least in _LEAST.items():
         given = getattr(args, name, None)
-        if given is not None and given < least:
+        if given is not None and given < least and (name in GIVEN.get() or name != "buffer_size"):
             allowed = f"a whole number from {least} up"
             raise option_error(flag(name), given, allowed)
     for name, read, allowed in _DICTS:

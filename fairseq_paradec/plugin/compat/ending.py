@@ -5,7 +5,7 @@ from typing import Any
 
 from fairseq import options
 
-from ...output import FAILED, whole_lines
+from ...output import FAILED, open_streams, whole_lines
 from .data import explain_input
 from .patching import Function, around, wrap_once
 
@@ -16,13 +16,14 @@ def end_commands() -> None:
     """Let both commands print whole lines, and say by their exit status what went wrong.
 
     Fault: fairseq 0.12 loses finished lines at a signal, ends with a traceback if nobody reads its
-    output on, and has no exit status but that of an error, though a report may have been dropped or
-    an audit failed. Text that cannot be read is a traceback, too. The commands' modules may be
-    imported after this one, before they parse.
+    output on or a standard stream is closed, and has no exit status but that of an error, though a
+    report may have been dropped or an audit failed. Text that cannot be read is a traceback, too.
+    The commands' modules may be imported after this one, before they parse.
     """
 
     @around(options, "parse_args_and_arch", fix="end_commands")
     def parse(original: Function, *args: Any, **kwargs: Any) -> Any:
+        open_streams()
         _wrap_commands()
         return original(*args, **kwargs)
 

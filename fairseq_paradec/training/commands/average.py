@@ -9,6 +9,7 @@ from ...errors import option_error
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = "example: paradec average checkpoints/tiny --last 5 --out model.pt"
     parser.add_argument("folder", type=Path, metavar="DIR", help="of a training run (--save-dir)")
     parser.add_argument("--last", type=whole_number, required=True, help="how many checkpoints")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write")

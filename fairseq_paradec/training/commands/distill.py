@@ -23,7 +23,8 @@ DATA/raw has it. text/: the pairs as text (BPE tokens), a line for each sentence
 without translation (empty, or too long for the teacher) has an empty line. Such ones, and those
 that --no-loops leaves out, are in left-out.txt (number from 0, tokens, source), and not in the
 binarised subset. parts/: finished batches.
-distilled.json: settings and counts, written last.
+distilled.json: settings and counts, written last. example: paradec distill
+data-bin/multi30k.en-de --path teacher.pt data-bin/multi30k-distilled.en-de
 """
 
 

@@ -55,7 +55,7 @@ examples:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.set_defaults(plugin=False, flags=[])
+    parser.set_defaults(fails="fairseq-train failed", plugin=False, flags=[])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage = "%(prog)s DATA --save-dir DIR [options] [-- fairseq-train's flags, which win]"
     parser.epilog = AFTER

@@ -20,6 +20,7 @@ STEPS = {
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the steps."""
+    parser.epilog = "example: paradec data detokenise en < test.tok.en > test.en"
     arguments.declare_steps(parser, __name__, STEPS)
 
 
