@@ -135,8 +135,6 @@ def load(folder: str | os.PathLike[str], device: str = "cpu") -> "Translator":
 
     if not isinstance(folder, (str, os.PathLike)):
         raise option_error("load()", folder, "the path of a model folder")
-    if str(device).partition(":")[0] not in ("cpu", "cuda"):
-        raise option_error("device", device, "cpu or cuda")
     register()
     with _uncollected():
         from .translator.translator import Translator

@@ -6,12 +6,14 @@ The demo and lossless run in this process, on a few sentences of the demo.
 import json
 import logging
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from support.commands import DEMO, ROOT
 
 from fairseq_paradec.cli import main
+from fairseq_paradec.cli.arguments import Parser
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.lab.measure import lossless
 
@@ -41,6 +43,46 @@ def test_a_mistake_is_named(arguments, words, capsys, monkeypatch):
     captured = capsys.readouterr()
     assert all(word in captured.err.splitlines()[-1] for word in words), captured.err
     assert captured.out == "" and not Path("never-written.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("tranlate --model x", "COMMAND: got 'tranlate' (did you mean translate?); allowed: "),
+        (
+            "translate --model x --decodng=pj",
+            "unrecognized arguments: --decodng=pj (did you mean --decoding?)",
+        ),
+        ("data captionz", "argument STEP: got 'captionz' (did you mean captions?); allowed: "),
+        ("import hf a b --sorce en", "unrecognized arguments: --sorce en (did you mean --source?)"),
+        ("translate --model x --format htm", "got 'htm' (did you mean html?); allowed: text, html"),
+        ("trace x --qqq", "unrecognized arguments: --qqq\n"),
+    ],
+)
+def test_what_is_mistyped_gets_a_suggestion(words, said, capsys):
+    try:
+        status = main.main(words.split())
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_a_help_has_exit_statuses_and_an_example_that_is_right(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main.parse([name, "--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0 and re.search(r"^exit status: 0; ", said, re.M)
+    parser = Parser()
+    main.find(name).declare(parser)
+    text = (parser.epilog or "").replace("\\\n", " ")
+    example = re.search(rf"paradec {name}\s.*?(?=\n\n|, then |\n  paradec |\Z)", text, re.S)
+    assert example is not None
+    assert " ".join(example[0].split()) in " ".join(said.replace("\\\n", " ").split())
+    words = shlex.split(example[0])[1:]
+    words = words[: words.index("<")] if "<" in words else words
+    module, args = main.parse(words)
+    assert args.argv == words
 
 
 def test_every_module_with_a_parser_is_a_command():

@@ -370,17 +370,32 @@ REAL = {name: "greedy" for name, one in ALL.items() if one.kind is float} | {
 ENDLESS: dict[str, set[str]] = {"nan": set(), "inf": {"accept_margin", "unkpen"}, "-inf": set()}
 
 
-def test_what_no_decoder_can_take_is_one_line() -> None:
+def test_what_no_decoder_can_take_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fairseq_paradec.load(DEMO)
     for lines, given_options, said in MEAN:
         with pytest.raises(UsageError, match=said):
             [*model.stream(lines, **{"decoding": "greedy", **given_options})]
+    for call in (model.stream, model.results, model.texts):  # before anything is read
+        with pytest.raises(UsageError, match="--decoding: got 'gready'; allowed: "):
+            call(iter(()), decoding="gready")
+        with pytest.raises(UsageError, match="batch_size: got 0; allowed: "):
+            call(iter(()), batch_size=0)
+    with pytest.raises(UsageError, match="--format: got 'rtf'; allowed: "):
+        model.texts(iter(()), "rtf")
     for value in ("x", -1):
         with pytest.raises(UsageError, match="others: got .*; allowed: a whole number from 0 up"):
             [*model.results(["a"], others=value, decoding="greedy")]  # type: ignore[arg-type]
     for path, device, said in ((None, "cpu", "load()"), (5, "cpu", "load()"), (DEMO, "gpu", "dev")):
         with pytest.raises(UsageError, match=re.escape(said)):
             fairseq_paradec.load(path, device)  # type: ignore[arg-type]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    for device in ("cuda", "cuda:1"):
+        with pytest.raises(UsageError, match=f"--device: got '{device}'; allowed: cpu: torch"):
+            fairseq_paradec.load(DEMO, device)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    for device in ("cuda:x", "cuda:2"):
+        with pytest.raises(UsageError, match=f"--device: got '{device}'; allowed: "):
+            fairseq_paradec.load(DEMO, device)
     for texts in ("A dog.", 5):
         with pytest.raises(UsageError, match=r"texts\(\): got .*; allowed: a list of texts"):
             [*model.texts(texts)]  # type: ignore[arg-type]

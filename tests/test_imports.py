@@ -114,6 +114,19 @@ print(json.dumps([early, names, node._name, len(store.waiting), store.list("")])
     assert {"model", "task", "criterion", "lr_scheduler", "optimizer"} <= set(groups)
 
 
+def test_an_import_needs_no_shared_memory() -> None:
+    """In some containers nobody may write to /dev/shm, where Python's locks of processes are."""
+    code = """
+import _multiprocessing
+def refuse(*args): raise PermissionError(13, "Permission denied")
+_multiprocessing.SemLock = type("SemLock", (), {"__new__": refuse, "_rebuild": None,
+                                                "SEM_VALUE_MAX": 9})
+import fairseq_paradec, sys
+assert "fairseq" in sys.modules and "fairseq.pdb" not in sys.modules
+"""
+    succeed(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True))
+
+
 def test_the_second_import_of_fairseq_changes_nothing() -> None:
     code = """
 import fairseq.criterions.sentence_prediction as s

@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "translate --model {demo} --text a --batch-size x",
         "translate --model {demo} --text a --buffer-size 0",
         "translate --model {demo} --text a --no-such-flag",
+        "translate --model {demo} --text a --decodng hgj",
         "translate --model {torn} --text a",
         "translate --model {changed} --text a",
     ),
@@ -89,6 +90,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "translate --model {demo} --text a --decoding greedy --engine native --engine-dtype fp16",
         "translate --model {demo} --text a --decoding greedy --lenpen x",
         "translate --model {demo} --text a --decoding greedy --max-len-b 1.5",
+        "translate --model {demo} --text a --decoding greedy --max-len-b -5",
+        "translate --model {demo} --text a --decoding greedy --max-len-b 0",
+        "translate --model {demo} --text a --decoding greedy --lenpen 400",
         "translate --model {demo} --text a --latency-budget-ms 0",
         "translate --model {demo} --text a --latency-budget-ms 9 --audit",
         "translate --model {demo} --text a --decoding multiword_beam --deduplicate-ngrams 1 "
@@ -123,7 +127,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "shrink no.pt {tmp}/small.pt",
         "widen no.pt {tmp}/wide.pt",
         "average {tmp} --out {tmp}/mean.pt",
-        "no-such-command",
+        "tranlate",
+        "data captionz",
     ),
     "Training and experiments": (
         "train",

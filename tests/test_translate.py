@@ -1,13 +1,17 @@
 """Model folders: made, read, and plain text translated by them as fairseq-interactive does."""
 
 import contextlib
+import copy
 import json
+import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import signal
 import socket
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,7 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.translator.model_folder import new_folder
 from fairseq_paradec.translator.text_processing import WORD, _split
 from fairseq_paradec.translator.translation import Translation, telling, translation_of
+from fairseq_paradec.translator.translator import Translator
 from fairseq_paradec.utf8 import bare
 
 #: Lines of several lengths, blank ones, symbols that Moses escapes, and one beyond the positions.
@@ -306,6 +311,48 @@ def test_finished_lines_survive_an_interruption(capsys, monkeypatch):
     assert paradec(words) == 130
     found = capsys.readouterr().out.split("\n")
     assert len(found) == 3 and found[0].startswith("Zwei Männer") and found[1:] == ["", ""]
+
+
+def test_pipes_and_standard_input_are_files(tmp_path, capsys, monkeypatch):
+    """Read once: by the names that a shell gives to <(...), and - among others."""
+    plain = tmp_path / "plain"
+    plain.write_text("A man.\n")
+    pipes = []
+    for text in ("A dog runs.\n", "A man.\n", "Ein Hund.\n" * 3):
+        ours, theirs = os.pipe()
+        os.write(theirs, text.encode())
+        os.close(theirs)
+        pipes.append(ours)
+    words = ["translate", "--model", str(DEMO), "--decoding", "greedy", f"/dev/fd/{pipes[0]}"]
+    words += ["-", str(plain), "--drafts", f"/dev/fd/{pipes[2]}"]
+    with open(pipes[1]) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert paradec(words) == 0
+    dog, *men, end = capsys.readouterr().out.split("\n")
+    assert dog == "Ein Hund rennt." and men[0].startswith("Ein Mann") and end == ""
+    assert len(men) == 2 and men[0] == men[1]
+    for pipe in (pipes[0], pipes[2]):
+        os.close(pipe)
+
+
+def test_a_loaded_model_is_pickled_and_copied(loaded, tmp_path, monkeypatch):
+    """By its folder, which is loaded again, from any folder; a copy shares the weights."""
+    wanted = loaded.translate(TEXT[:3], decoding="greedy")
+    relative = Translator(Path(os.path.relpath(loaded.path)))
+    kept = pickle.dumps(relative)
+    assert len(kept) < 1000
+    monkeypatch.chdir(tmp_path)
+    for again in (pickle.loads(kept), copy.deepcopy(loaded)):
+        assert again.models[0] is not loaded.models[0] and again.device == loaded.device
+        assert again.translate(TEXT[:3], decoding="greedy") == wanted
+    assert copy.copy(loaded).models[0] is loaded.models[0]
+
+
+@pytest.mark.slow
+def test_a_pool_of_processes_translates_by_a_model_that_is_sent(loaded):
+    work = partial(loaded.translate, decoding="greedy")
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        assert [*pool.map(work, [[line] for line in TEXT[:3]])] == [[one] for one in work(TEXT[:3])]
 
 
 def test_a_model_with_its_own_method_is_decoded_by_it(tmp_path, capsys):

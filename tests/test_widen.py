@@ -1,6 +1,7 @@
 """`paradec widen`: a model twice as wide computes the same."""
 
 import argparse
+import resource
 
 import pytest
 import torch
@@ -174,10 +175,41 @@ def test_what_would_not_compute_the_same_is_refused(build, arch, named, tmp_path
         ("small.pt", "small.pt", "TARGET: got 'small.pt'; allowed: another file than SOURCE"),
     ],
 )
-def test_paths_that_do_not_serve_are_refused(source, target, said, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("command", ["widen", "shrink"])
+def test_paths_that_do_not_serve_are_refused(
+    command, source, target, said, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     task = task_for("default")
     save_drafter(task, tiny_model(task), tmp_path / "small.pt", "transformer")
 
-    assert paradec(["widen", source, target]) == 2
-    assert f"paradec widen: error: {said}" in capsys.readouterr().err
+    assert paradec([command, source, target]) == 2
+    assert f"paradec {command}: error: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("widen run/checkpoint_last.pt new.pt", "TARGET"),
+        ("shrink run/checkpoint_last.pt new.pt", "TARGET"),
+        ("average run --last 1 --out new.pt", "--out"),
+    ],
+)
+def test_a_checkpoint_that_the_disk_does_not_take_is_named(
+    words, flag, tmp_path, monkeypatch, capsys
+):
+    """torch's own error is of its stream."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    task = task_for("default")
+    save_drafter(task, tiny_model(task), tmp_path / "run" / "checkpoint_last.pt", "transformer")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+        status = paradec(words.split())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = capsys.readouterr().err
+    assert status == 2 and said.count("\n") == 1, said
+    assert f"error: {flag}: got 'new.pt'; allowed: a file that can be written (" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

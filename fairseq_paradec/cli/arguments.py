@@ -23,11 +23,28 @@ MOST_THREADS = 1024
 ARCH_SIZES = ("tiny", "small", "base", "big", "nllb-600m", "nllb-3.3b")
 
 
+class _Help(argparse.HelpFormatter):
+    """argparse's, which would part the words of an example at hyphens."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.fill(
+            " ".join(text.split()),
+            width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose messages and help are as all others, in every version of Python.
 
     ``set_defaults(fails=...)`` says when the command's exit status is 1.
     """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**({"formatter_class": _Help} | given))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse; only the words differ."""

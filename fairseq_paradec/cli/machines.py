@@ -39,6 +39,14 @@ def declare(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def check_device(args: argparse.Namespace) -> None:
+    """Refuse a ``--device`` that this machine does not have, unless a cluster works."""
+    from ..engine.settings import usable_device
+
+    if args.cluster in (None, "local"):
+        usable_device(args.device)
+
+
 def crew(args: argparse.Namespace, load: Load) -> Crew:
     """Return who works, by ``--cluster``, ``--processes``, ``--threads`` and ``--device``.
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # it takes seconds to load
 
 #: Flags of fairseq's search that this command has.
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
+#: A FILE that is standard input.
+STDIN = Path("-")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +40,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "files",
         metavar="FILE",
         nargs="*",
-        help="plain text in UTF-8, a sentence a line; with --out also folders, patterns, parquet "
-        "and paths that fsspec reads",
+        help="plain text in UTF-8, a sentence a line, or a pipe, or - for standard input; with "
+        "--out also folders, patterns, parquet and paths that fsspec reads",
     )
     add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
     add(
@@ -108,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     if args.drafts is not None:
         if args.out is not None:
             raise excludes("--drafts", str(args.drafts), "--out")
-        if not args.drafts.is_file():
+        if not args.drafts.exists() or args.drafts.is_dir():
             raise option_error("--drafts", str(args.drafts), "a text file; there is none")
     if args.format is not None and args.out is not None:
         raise excludes("--format", args.format, "--out")
@@ -119,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
             raise needs(flag(name), getattr(args, name), "--out")
     args.files = [*map(Path, args.files)]
     for path in args.files:
-        if not path.is_file():
+        if path != STDIN and (not path.exists() or path.is_dir()):
             why = ", or a folder with --out" if path.exists() else "; there is none"
             allowed = f"a text file{why}"
             raise option_error("FILE", str(path), allowed)
@@ -145,10 +147,11 @@ def print_translations(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     translator = load(args)
-    if not (args.text or args.files) and sys.stdin.isatty():
+    if not args.text and args.files in ([], [STDIN]) and sys.stdin.isatty():
         args.buffer_size = args.buffer_size or 1
     lines = iter(args.text) if args.text else read(args.files)
-    total = sum(1 for _ in read(args.files)) if args.files else None
+    again = args.files and all(path.is_file() for path in args.files)  # a pipe is read once
+    total = sum(1 for _ in read(args.files)) if again else None
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
     drafts = None if args.drafts is None else read([args.drafts], "--drafts")
     texts = translator.stream(lines, drafts=drafts, **given_options(args))
@@ -188,12 +191,13 @@ def read(files: Sequence[Path], flag: str = "FILE") -> Iterator[str]:
     Raises:
         UsageError: one is not text in UTF-8.
     """
-    sources: list[Path | int] = [*files] or [sys.stdin.fileno()]
-    for path in sources:
-        with open(path, encoding="utf-8", newline="\n", closefd=bool(files)) as stream:
+    for path in [*files] or [STDIN]:
+        own = path != STDIN
+        source = path if own else sys.stdin.fileno()
+        with open(source, encoding="utf-8", newline="\n", closefd=own) as stream:
             try:
                 yield from stream
             except UnicodeDecodeError as error:
                 near = error.object[max(0, error.start - 20) : error.end + 20]
-                given = str(path) if files else "standard input"
+                given = str(path) if own else "standard input"
                 raise option_error(flag, given, f"text in UTF-8; {near!r} is not") from error

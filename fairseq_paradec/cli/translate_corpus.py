@@ -36,6 +36,7 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
         UsageError: an option is wrong, or the work cannot be done.
     """
     _check(args, options)
+    machines.check_device(args)
     if "drafter_path" in options:  # workers may be in another folder
         options["drafter_path"] = os.path.abspath(options["drafter_path"])
     corpus = Corpus(args.files, args.column or COLUMN)

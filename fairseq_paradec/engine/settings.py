@@ -83,3 +83,20 @@ class Engine:
                 f"fp32, bf16 or fp16 on {device.type}; int8 on the CPU",
             )
         return "int8"
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """Return a device that models can be on.
+
+    Raises:
+        UsageError: there is none of this name, or torch finds none here.
+    """
+    kind, _, number = str(device).partition(":")
+    there = {"cpu": 1, "cuda": torch.cuda.device_count()}
+    if kind not in there or not (number == "" or number.isdecimal()):
+        raise option_error("--device", str(device), "cpu or cuda, or one of several as cuda:1")
+    if int(number or 0) >= there[kind]:
+        many = f"; torch finds {there['cuda']} CUDA devices" if there["cuda"] else ""
+        allowed = f"a device that is there{many}" if many else "cpu: torch finds no CUDA device"
+        raise option_error("--device", str(device), allowed)
+    return torch.device(device)

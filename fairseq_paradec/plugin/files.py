@@ -1,10 +1,13 @@
 """fairseq's files, for other rooms: checkpoints, dictionaries, language pairs of data folders."""
 
+import contextlib
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.configs import FairseqConfig
@@ -12,11 +15,32 @@ from fairseq.tasks.translation import TranslationConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from ..errors import option_error
+from ..files import replacing
+
 
 def read_checkpoint(path: str) -> dict[str, Any]:
     """Return what a checkpoint holds, on the CPU; ``cfg`` as fairseq 0.12 has it."""
     state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(path)
     return state
+
+
+@contextlib.contextmanager
+def saving(flag: str, path: Path, state: dict[str, Any]) -> Iterator[Path]:
+    """Write a checkpoint whole or not at all; yields the file before it gets its name.
+
+    Raises:
+        UsageError: it cannot be written; the message names the flag. torch has no error of its own
+            for a full disk.
+    """
+    with replacing(path) as partial:
+        try:
+            torch.save(state, partial)
+        except (OSError, RuntimeError) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            allowed = f"a file that can be written ({why or 'is its disk full?'})"
+            raise option_error(flag, str(path), allowed) from error
+        yield partial
 
 
 def options_of(part: Any) -> dict[str, Any]:

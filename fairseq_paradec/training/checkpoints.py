@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
+from ..errors import UsageError, option_error
 from ..files import replacing
 
 if TYPE_CHECKING:  # takes seconds to load
@@ -34,6 +34,28 @@ def read(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch raises many errors for a damaged file
         raise UsageError(f"{path}: no whole checkpoint of fairseq-train") from error
     return state
+
+
+def read_source(source: Path, target: Path) -> dict[str, Any]:
+    """Read SOURCE of a command that writes TARGET, with its ``cfg`` in plain dicts.
+
+    Raises:
+        UsageError: one of both cannot be.
+    """
+    from omegaconf import OmegaConf
+
+    from ..plugin.compat.loading import named
+    from ..plugin.files import read_checkpoint
+
+    if not source.is_file():
+        raise option_error("SOURCE", str(source), "a checkpoint; there is none")
+    if not target.absolute().parent.is_dir() or target.is_dir():
+        raise option_error("TARGET", str(target), "a file in a folder that exists")
+    if target.resolve() == source.resolve():
+        raise option_error("TARGET", str(target), "another file than SOURCE")
+    with named("SOURCE"):
+        state = read_checkpoint(str(source))
+    return state | {"cfg": OmegaConf.to_container(state["cfg"])}
 
 
 def count_updates(state: dict[str, Any]) -> int:
@@ -158,16 +180,23 @@ def repair(folder: Path) -> int:
     return found[newest]
 
 
-def write_average(folder: Path, count: int, out: Path) -> None:
+def write_average(folder: Path, count: int, out: Path, flag: str = "--save-dir") -> None:
     """Average the last checkpoints of a run; the file is whole as soon as it is there.
 
+    Args:
+        folder: of the run.
+        count: how many checkpoints.
+        out: the file.
+        flag: that names the file, for errors.
+
     Raises:
-        UsageError: there is none, one cannot be read, or they are not of one model.
+        UsageError: there is none, one cannot be read, they are not of one model, or the file cannot
+            be written.
     """
-    import torch
+    from ..plugin.files import saving
 
     states = last_checkpoints(folder, count)
-    with replacing(out) as partial:
-        torch.save(average(states), partial)
+    with saving(flag, out, average(states)):
+        pass
     updates = ", ".join(str(count_updates(state)) for state in states)
     print(f"{len(states)} averaged, of updates {updates}", file=sys.stderr)

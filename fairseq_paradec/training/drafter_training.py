@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ..errors import option_error
-from ..files import replacing
 from . import schedule
 from .checkpoints import average, last_checkpoints, repair
 from .commands.shrink import alone, plain_config, shrink
@@ -103,8 +102,9 @@ class Training(NamedTuple):
             folder: for the checkpoints, which are removed at the end.
             updates: how many.
         """
-        import torch
         from tqdm import tqdm
+
+        from ..plugin.files import saving
 
         folder.mkdir(exist_ok=True)
         done = repair(folder)
@@ -121,8 +121,8 @@ class Training(NamedTuple):
                     self._train(data, pair, updates, words(flags))
         state = average(last_checkpoints(folder, LAST))
         state["cfg"] = plain_config(state["cfg"])
-        with replacing(folder / "drafter.pt") as partial:
-            torch.save(shrink(alone(state, folder)), partial)
+        with saving("--save-dir", folder / "drafter.pt", shrink(alone(state, folder))):
+            pass
         for path in folder.glob("checkpoint*.pt"):
             path.unlink()
 

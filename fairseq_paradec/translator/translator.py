@@ -2,7 +2,7 @@
 
 import copy
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from ..config import ALL, LARGEST
 from ..decoding.samples import select_rows
 from ..engine.native.packing import offer
+from ..engine.settings import usable_device
 from ..errors import UsageError, option_error
 from ..forks import computing
 from ..methods.base import refuse_drafts
@@ -27,6 +28,7 @@ from ..registry import ANY, METHODS, check_models
 from ..utf8 import bare
 from . import model_folder
 from .documents import Document, Text
+from .markup import parse
 from .model_folder import ModelFolder
 from .text_processing import TextProcessing
 from .translation import End, Line, More, Translation, Watch, telling, translation_of
@@ -61,7 +63,7 @@ class Translator:
     ) -> None:
         self.path = path
         self.folder = folder or model_folder.read(path, flag)
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         model = str(path / self.folder.model)
         pair = {"source_lang": self.folder.source, "target_lang": self.folder.target}
         with named(flag):
@@ -87,10 +89,19 @@ class Translator:
 
     def twin(self) -> "Translator":
         """Return another of the same models, for a thread of its own: it shares their weights."""
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         other.task = copy.copy(self.task)  # which notes things while it makes batches
         other._generators = {}
         return other
+
+    __copy__ = twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the folder's place: who unpickles it, or makes a deep copy, loads it again."""
+        from .. import load
+
+        return load, (str(self.path.absolute()), str(self.device))
 
     def translate(self, sentences: Iterable[str], **options: Any) -> list[str]:
         """Translate sentences; an empty one, or one that is too long, gives an empty text.
@@ -102,7 +113,7 @@ class Translator:
         return list(self.stream(sentences, **options))
 
     def stream(self, lines: Iterable[str], **options: Any) -> Iterator[str]:
-        """Yield the translations as plain text; see ``results``."""
+        """Return the translations as plain text; see ``results``."""
         return (one.text for one in self.results(lines, **options))
 
     def results(
@@ -118,7 +129,9 @@ class Translator:
         more: More | None = None,
         **options: Any,
     ) -> Iterator[Translation]:
-        """Yield what becomes of the lines, in their order, each as soon as those before are there.
+        """Return what becomes of the lines, in their order, each as soon as those before are there.
+
+        Options are checked by the call, lines as they are read.
 
         Args:
             lines: plain text, a sentence each, read ``buffer_size`` at a time.
@@ -151,15 +164,36 @@ class Translator:
             raise option_error("others", others, "a whole number from 0 up")
         _check_list("translate()", lines, "a list of sentences")
         _check_list("--drafts", () if drafts is None else drafts, "a list of texts")
-        told_of = {"watches": watches, "ends": ends}
-        for name, some in told_of.items():
+        for name, some in (("watches", watches), ("ends", ends)):
             if some is not None and not isinstance(some, Sequence):
                 raise option_error(name, some, "a list, with one for each line of text")
         generator = self.generator(options, watches is not None)
-        left, first = iter(lines), 0
-        earlier = None if drafts is None else iter(drafts)
-        if earlier is not None:
+        if drafts is not None:
             refuse_drafts(generator, generator.config)
+        translate = partial(self._window, generator, batch_size, max_tokens, others, more)
+        return self._windows(translate, iter(lines), buffer_size, drafts, watches, ends)
+
+    def _windows(
+        self,
+        translate: Callable[[Sequence[Line], int], Iterator[Translation]],
+        left: Iterator[str],
+        buffer_size: int,
+        drafts: Iterable[str] | None,
+        watches: Sequence[Watch | None] | None,
+        ends: Sequence[End] | None,
+    ) -> Iterator[Translation]:
+        """Yield what becomes of the lines, by windows; see ``results``, which has checked the rest.
+
+        Args:
+            translate: translates a window, whose first line has this number.
+            left: the lines.
+            buffer_size: lines of a window.
+            drafts: for each line.
+            watches: for each line.
+            ends: for each line.
+        """
+        told_of, first = {"watches": watches, "ends": ends}, 0
+        earlier = None if drafts is None else iter(drafts)
         while texts := list(islice(left, buffer_size)):
             for text in texts:
                 if not isinstance(text, str):
@@ -176,9 +210,7 @@ class Translator:
                 nothing if watches is None else watches[first:last],
                 nothing if ends is None else ends[first:last],
             )
-            yield from self._window(
-                generator, list(window), first, batch_size, max_tokens, others, more
-            )
+            yield from translate(list(window), first)
             first = last
         if earlier is not None and next(earlier, None) is not None:
             raise option_error("--drafts", f"more than {first} lines", "one for each line of text")
@@ -190,7 +222,7 @@ class Translator:
         drafts: Iterable[str] | None = None,
         **options: Any,
     ) -> Iterator[Text]:
-        """Yield the translations of whole texts, put together as the texts are.
+        """Return the translations of whole texts, put together as the texts are.
 
         Args:
             texts: plain text of any length, HTML or Markdown.
@@ -202,7 +234,18 @@ class Translator:
             UsageError: as in ``results``; there is no such format.
         """
         _check_list("texts()", texts, "a list of texts")
-        _check_list("--drafts", () if drafts is None else drafts, "a list of texts")
+        parse("", format)
+        self.results((), drafts=drafts, **options)  # checks them
+        return self._texts(texts, format, drafts, options)
+
+    def _texts(
+        self,
+        texts: Iterable[str],
+        format: str,
+        drafts: Iterable[str] | None,
+        options: dict[str, Any],
+    ) -> Iterator[Text]:
+        """Yield the translations; see ``texts``, which has checked the rest."""
         earlier = None if drafts is None else iter(drafts)
         for text in texts:
             if not isinstance(text, str):
@@ -279,12 +322,12 @@ class Translator:
     def _window(
         self,
         generator: Any,
-        lines: Sequence[Line],
-        first: int,
         batch_size: int,
         max_tokens: int,
         others: int,
         more: More | None,
+        lines: Sequence[Line],
+        first: int,
     ) -> Iterator[Translation]:
         """Translate some lines by batches of like length; ``first``: the first one's number."""
         empty = Translation("", None, "is empty")

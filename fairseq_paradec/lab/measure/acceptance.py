@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from ...config import flag
+from ...engine.settings import usable_device
 from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
@@ -27,7 +28,6 @@ from .acceptance_rows import BLOCK, Options, drafts_alone, histogram, row, shown
 from .inputs import origin, subset_files
 from .judge import agreement, read_references, score_columns, targets
 from .loading import choose
-from .rounds import check_device
 from .specs import Spec
 from .systems import (
     EXACT,
@@ -152,7 +152,7 @@ def prepare(args: Settings) -> list[Setting]:
     for path in args.path:
         check_inputs(args.data, path)
     subset_files(args.data, args.subset)
-    check_device(args.device)
+    usable_device(args.device)
     for path in args.swept["drafter_path"]:
         alone = next(filter(drafts_alone, args.decoding), None)
         if path is None and alone is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...config import flag
+from ...engine.settings import usable_device
 from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
@@ -26,7 +27,7 @@ from ..data import documents
 from ..data.documents import BENCHMARK, VERSION, check
 from ..data.journal import Journal
 from ..data.table import Result
-from . import CTRANSLATE2, TRANSFORMERS, machine, rounds
+from . import CTRANSLATE2, TRANSFORMERS, machine
 from .inputs import origin
 from .judge import DETOKENISED, agreement, references
 from .loading import choose, evenly
@@ -72,7 +73,7 @@ def benchmark(args: Settings) -> int:
     """Measure, and write the three files; return the exit status."""
     if args.out.suffix != ".json":
         raise option_error("--out", str(args.out), "a name that ends in .json")
-    rounds.check_device(args.device)
+    usable_device(args.device)
     if args.peers and set(args.limits) - {"max_len_b", "min_len"}:
         raise needs("--peers", True, "no limits but --max-len-b and --min-len")
     if CTRANSLATE2 in args.peers and args.device != "cpu":

@@ -11,12 +11,13 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from ...engine.chunk import ChunkScorer
+from ...engine.settings import usable_device
 from ...plugin.tasks.loading import check_inputs
 from ..data import documents
 from ..data.table import Table
 from ..settings import Made
 from .loading import choose
-from .rounds import check_device, now
+from .rounds import now
 from .specs import Spec
 from .systems import FairseqSystem, Models
 
@@ -140,7 +141,7 @@ def _pass_row(what: str, batch: int, once: Callable[[], Any], device: str) -> di
 
 def launches(args: Settings) -> int:
     """Measure decoders and passes, and write the table; return the exit status."""
-    check_device(args.device)
+    usable_device(args.device)
     check_inputs(args.data, args.path)
     documents.check_out(args.out)
     models = Models(args.data, args.subset, "fp32", args.device)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...engine.settings import usable_device
 from ...errors import option_error
 from ...plugin.tasks.loading import check_inputs
 from ..data import documents
@@ -69,7 +70,7 @@ def row(system: FairseqSystem, rounds: list[dict[str, float]], peak: float | Non
 def modules(args: Settings) -> int:
     """Profile all decoders, and write the table; return the exit status."""
     check_inputs(args.data, args.path)
-    rounds.check_device(args.device)
+    usable_device(args.device)
     torch.set_num_threads(args.threads)
     models = Models(args.data, args.subset, "fp32", args.device)
     systems = [FairseqSystem(spec, models, args.path, {}) for spec in args.decoders]

@@ -9,7 +9,6 @@ from typing import TypeVar
 import torch
 from tqdm import tqdm
 
-from ...errors import option_error
 from . import machine
 
 # The number of repetitions of a round during which other processes used the machine.
@@ -25,12 +24,6 @@ def now(device: str = "cpu") -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def check_device(device: str) -> None:
-    """Refuse ``--device cuda`` without a CUDA device."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise option_error("--device", "cuda", "cpu: torch finds no CUDA device")
 
 
 def undisturbed(work: Callable[[], R], busy: bool) -> tuple[R, float | None]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ... import register
+from ...errors import UsageError
 from ...model_checks import BLOCK_NAT
 from ...plugin.tasks.loading import check_inputs
 from ..data import documents
@@ -124,7 +125,10 @@ def threads(args: Settings) -> int:
     with contextlib.ExitStack() as stack:
 
         def worker(*how: Any) -> ProcessPoolExecutor:
-            pool = stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
+            try:
+                pool = stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
+            except OSError as error:
+                raise UsageError(f"/dev/shm cannot be written ({error.strerror})") from error
             loading.append(pool.submit(_hold, args, *how))
             return pool
 

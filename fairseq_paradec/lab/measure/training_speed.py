@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...engine.settings import usable_device
 from ...training.trainee import Trainee
 from ..data import documents
 from ..data.samples import series, speed_ups
@@ -30,7 +31,7 @@ class Settings(Made, Timing):
 
 def training_speed(args: Settings) -> int:
     """Train all architectures in alternation, and write the table; return the exit status."""
-    rounds.check_device(args.device)
+    usable_device(args.device)
     torch.set_num_threads(args.threads)
     trainees = [Trainee(args.data, arch, args.flags, args.device) for arch in args.arch]
     batches = trainees[0].batches(args.max_tokens, args.batches)

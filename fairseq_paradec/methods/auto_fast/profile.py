@@ -64,6 +64,7 @@ class SpeedProfile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.key: dict[str, Any] = {}
+        self._failed = False  # to be written; it was said
         self._entries = _read(path)
 
     def open(self, key: dict[str, Any]) -> dict[Bin, Measured]:
@@ -87,7 +88,7 @@ class SpeedProfile:
     def save(self, bins: dict[Bin, Measured]) -> None:
         """Add measurements to the file, by an atomic replacement.
 
-        If the file cannot be written, a warning is logged and decoding continues.
+        If the file cannot be written, one warning is logged and decoding continues.
         """
         entries = _read(self.path)  # another process may have added to it
         own = self._own(entries)
@@ -103,7 +104,9 @@ class SpeedProfile:
             with replacing(Path(self.path), shared=True) as part:
                 part.write_text(json.dumps(document, indent=1, allow_nan=False), "utf-8")
         except OSError as error:
-            logger.warning("%s %s: cannot be written (%s)", FLAG, self.path, error.strerror)
+            if not self._failed:
+                logger.warning("%s %s: cannot be written (%s)", FLAG, self.path, error.strerror)
+            self._failed = True
 
     def _own(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         """Return the profile of the key, or None."""

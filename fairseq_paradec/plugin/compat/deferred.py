@@ -53,7 +53,9 @@ def import_fairseq() -> None:
     Fault: fairseq 0.12 imports scikit-learn and SciPy for scores of ``sentence_prediction`` and
     ``audio_classification``. Both still compute them. The stand-ins are in ``sys.modules`` only
     while fairseq is imported. It also imports pyarrow for ``plasma``, which pyarrow has not had
-    since version 12: fairseq is told so at once. Its configurations wait (``_LaterStore``).
+    since version 12: fairseq is told so at once. Its debugger, which no part of it calls, makes a
+    lock that needs a /dev/shm in which this user may write. Its configurations wait
+    (``_LaterStore``).
     """
     if "fairseq" in sys.modules:
         return
@@ -63,7 +65,7 @@ def import_fairseq() -> None:
         store.__class__ = _LaterStore
     import torch  # noqa: F401  (it looks for SciPy, too)
 
-    placed: dict[str, ModuleType | None] = {}
+    placed: dict[str, ModuleType | None] = {"fairseq.pdb": _Deferred("fairseq.pdb")}
     for package, taken in _PACKAGES.items():
         if package not in sys.modules:
             placed |= {package: _Deferred(package), taken: _Deferred(taken)}

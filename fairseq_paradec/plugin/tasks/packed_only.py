@@ -19,9 +19,9 @@ from ...decoding.provenance import remember_hash, weights_hash
 from ...engine.known import is_sinusoidal
 from ...engine.watch import keep_weights
 from ...errors import UsageError
-from ...files import replacing
 from ..compat.checkpoint_problems import form_problem
 from ..compat.checkpoints import PACKED_ONLY, check_content
+from ..files import saving
 
 
 class _Unfilled(TorchFunctionMode):
@@ -59,8 +59,8 @@ def save(model: Any, path: Path) -> None:
     kept = {name: weight for name, weight in model.state_dict().items() if name not in names}
     about = {"names": names, "hash": weights_hash(model)}
     found = state | {"model": kept, "last_optimizer_state": None, PACKED_ONLY: about}
-    with replacing(path) as partial:
-        torch.save(found, partial)
+    with saving("OUT", path, found):
+        pass
 
 
 def load(paths: Sequence[str], **overrides: str) -> tuple[list[Any], Any, str]:

@@ -21,5 +21,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.folder.is_dir():
         raise option_error("DIR", str(args.folder), "the folder of a training run")
-    write_average(args.folder, args.last, args.out)
+    if not args.out.absolute().parent.is_dir() or args.out.is_dir():
+        raise option_error("--out", str(args.out), "a file in a folder that exists")
+    write_average(args.folder, args.last, args.out, "--out")
     return 0

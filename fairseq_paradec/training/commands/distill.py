@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     for path in args.path.split(os.pathsep):
         if not Path(path).is_file():
             raise option_error("--path", path, "a teacher's checkpoint")
+    machines.check_device(args)
     if args.max_tokens is None and args.batch_size is None:
         args.max_tokens = 2000
     names = [field.name for field in dataclasses.fields(plan.Request)]

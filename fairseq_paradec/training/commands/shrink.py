@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError, option_error
-from ...files import replacing
 
 # Settings that hold a path or an address of the training machine, and their neutral values.
 NEUTRAL_PATHS: dict[str, Any] = {
@@ -180,25 +179,15 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Shrink one checkpoint."""
-    import torch
-    from omegaconf import OmegaConf
+    from ...plugin.files import saving
+    from ..checkpoints import read_source
 
-    from ...plugin.compat.loading import named
-    from ...plugin.files import read_checkpoint
-
-    if not args.source.is_file():
-        raise option_error("SOURCE", str(args.source), "a checkpoint; there is none")
-    if not args.target.absolute().parent.is_dir():
-        raise option_error("TARGET", str(args.target), "a file in a folder that exists")
-    with named("SOURCE"):
-        state = read_checkpoint(str(args.source))
-    state["cfg"] = OmegaConf.to_container(state["cfg"])
+    state = read_source(args.source, args.target)
     if args.heads_only:
         state = heads_alone(state, args.source)
     if args.without_encoder:
         state = alone(state, args.source)
-    with replacing(args.target) as partial:
-        torch.save(shrink(state), partial)
+    with saving("TARGET", args.target, shrink(state)) as partial:
         megabytes = partial.stat().st_size / 1e6
         if megabytes > args.max_mb:
             least = f"{megabytes:.1f} or more, which the result has"

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import option_error
-from ...files import replacing
 
 if TYPE_CHECKING:  # takes seconds to load
     from torch import Tensor
@@ -219,28 +218,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Widen one checkpoint."""
-    import torch
-    from omegaconf import OmegaConf
+    from ...plugin.files import options_of, saving
+    from ..checkpoints import read_source
 
-    from ...plugin.compat.loading import named
-    from ...plugin.files import options_of, read_checkpoint
-
-    if not args.source.is_file():
-        raise option_error("SOURCE", str(args.source), "a checkpoint; there is none")
-    if not args.target.absolute().parent.is_dir() or args.target.is_dir():
-        raise option_error("TARGET", str(args.target), "a file in a folder that exists")
-    if args.target.resolve() == args.source.resolve():
-        raise option_error("TARGET", str(args.target), "another file than SOURCE")
-    with named("SOURCE"):
-        state = read_checkpoint(str(args.source))
-    state["cfg"] = OmegaConf.to_container(state["cfg"])
+    state = read_source(args.source, args.target)
     state["cfg"]["model"] = options_of(state["cfg"]["model"])
     state = widened(state)
-    try:
-        with replacing(args.target) as partial:
-            torch.save(state, partial)
-    except (OSError, RuntimeError) as error:  # torch has no error of its own for a full disk
-        raise option_error("TARGET", str(args.target), "a file that can be written") from error
+    with saving("TARGET", args.target, state):
+        pass
     sizes = {
         key: state["cfg"]["model"][key] for key in sorted(_GROWING & set(state["cfg"]["model"]))
     }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import option_error
-from ...plugin.files import new_checkpoint, new_dictionary
+from ...plugin.files import new_checkpoint, new_dictionary, saving
 from ...plugin.models.imported_transformer import ImportedTransformer
 from .. import model_folder
 from .foreign import Foreign, convert, dictionary_order, names
@@ -36,7 +36,8 @@ def write(model: Foreign, folder: Path) -> None:
     for language, one in zip((model.source, model.target), words, strict=True):
         one.save(str(folder / f"dict.{language}.txt"))
     checkpoint = new_checkpoint(model.source, model.target, options, weights)
-    torch.save(checkpoint, folder / "model.pt")
+    with saving("OUT", folder / "model.pt", checkpoint):
+        pass
     files = {"sentencepiece_source": _SOURCE, "sentencepiece_target": _SOURCE}
     shutil.copyfile(model.pieces[0], folder / _SOURCE)
     if model.pieces[1] != model.pieces[0]:
