@@ -1,11 +1,13 @@
 """--decoding auto_fast: who is chosen, by a scripted clock; the output, by fairseq's search."""
 
 import argparse
+import errno
 import functools
 import json
 import logging
 import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from fairseq_paradec.methods.auto_fast import AutoFastDecoder
 from fairseq_paradec.methods.auto_fast import choose as choosing
 from fairseq_paradec.methods.auto_fast.candidates import BEAM, LOSSLESS, RELAXED
 from fairseq_paradec.methods.auto_fast.choose import BATCHES
-from fairseq_paradec.methods.auto_fast.profile import Bin
+from fairseq_paradec.methods.auto_fast.profile import KEYS, Bin, SpeedProfile
 from fairseq_paradec.methods.gad import BlockDrafter, GadDecoder
 
 LIMITS = builders.Limits()
@@ -329,6 +331,20 @@ def test_a_profile_is_used_by_its_own_and_kept_for_them(tmp_path, caplog, monkey
     run(generator)
     after = json.loads(file.read_text())["profiles"]
     assert after[0] == before and len(after) == 2
+
+
+def test_that_a_profile_cannot_be_written_is_said_once(tmp_path, caplog, monkeypatch):
+    def fail(*given, **more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    profile = SpeedProfile(str(tmp_path / "profile.json"))
+    assert profile.open(dict.fromkeys(KEYS, {"candidates": []})) == {}
+    monkeypatch.setattr(Path, "write_text", fail)
+    for _ in range(3):
+        profile.save({})
+    assert [r.getMessage() for r in caplog.records if "cannot be written" in r.getMessage()] == [
+        f"--speed-profile {tmp_path}/profile.json: cannot be written (No space left on device)"
+    ]
 
 
 PROFILES = '{"schema": "fairseq_paradec.speed_profile", "version": %d, "profiles": [%s]}'

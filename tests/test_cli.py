@@ -55,7 +55,7 @@ def test_a_mistake_is_named(arguments, words, capsys, monkeypatch):
         ),
         ("data captionz", "argument STEP: got 'captionz' (did you mean captions?); allowed: "),
         ("import hf a b --sorce en", "unrecognized arguments: --sorce en (did you mean --source?)"),
-        ("translate --model x --format htm", "got 'htm' (did you mean html?); allowed: text, html"),
+        ("translate --model x --format htm", "got 'htm'; allowed: text, html"),
         ("trace x --qqq", "unrecognized arguments: --qqq\n"),
     ],
 )

@@ -49,11 +49,11 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse; only the words differ."""
         if action.choices is not None and value not in action.choices:
-            names = [*map(str, action.choices)]
-            like = suggestion(str(value), names)
-            raise argparse.ArgumentError(
-                action, f"got {value!r}{like}; allowed: {', '.join(names)}"
-            )
+            names, like = [*map(str, action.choices)], ""
+            if isinstance(action, argparse._SubParsersAction):
+                like = suggestion(str(value), names)
+            allowed = ", ".join(names)
+            raise argparse.ArgumentError(action, f"got {value!r}{like}; allowed: {allowed}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, with the flag that is like an unknown one."""
