@@ -338,7 +338,7 @@ def test_that_a_profile_cannot_be_written_is_said_once(tmp_path, caplog, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     profile = SpeedProfile(str(tmp_path / "profile.json"))
-    assert profile.open(dict.fromkeys(KEYS, {"candidates": []})) == {}
+    assert profile.open(dict.fromkeys(KEYS, {"candidates": ["greedy"]})) == {}
     monkeypatch.setattr(Path, "write_text", fail)
     for _ in range(3):
         profile.save({})
