@@ -103,7 +103,7 @@ def test_a_table_of_all_architectures(data, tmp_path, capsys):
     assert paradec([*argv, *few, "--arch", "transformer", "--", *SIZES]) == 0
     second, first = json.loads(out.read_text())["rows"]
     assert (first["architecture"], second["architecture"]) == ("transformer", "ibdecoder_tiny")
-    assert second["speed_of_first"] == 1.0
+    assert second["speed_of_first"]["middle"] == 1.0
     assert first["tokens_per_second"] > 0
     # The sizes are the same for both; ibdecoder has two start rows of 8 more.
     assert first["parameters"] + 2 * 8 == second["parameters"]
@@ -138,7 +138,8 @@ def test_the_updates_of_two_checkouts(data, tmp_path, capsys):
     assert paradec([*command, f"{arch} + --keep-frozen-outputs 1"]) == 0
     (row,) = json.loads(out.read_text())["rows"]
     assert row["architecture"] == "shallow_decoder" and row["before"] > 0
-    assert row["lowest_round"] <= row["times_as_many"] <= row["highest_round"]
+    times = row["times_as_many"]
+    assert times["low"] <= times["middle"] <= times["high"]
     assert 0.5 < row["by_CPU_time"] and row["flags"].endswith("+ --keep-frozen-outputs 1")
     assert paradec([*command, f"{arch} --no-such-flag"]) == 2
     assert "with which training fails, as said above" in capsys.readouterr().err
@@ -152,7 +153,7 @@ def test_workers(tmp_path, capsys):
     assert paradec([*command, str(DEMO)]) == 0
     rows = json.loads(out.read_text())["rows"]
     assert [row["by"][:9] for row in rows] == ["1 process", "1 workers", "2 workers"]
-    assert all(0 < row["of_them_start"] < 2 * row["seconds"] for row in rows)
+    assert all(0 < row["of_them_start"] < 2 * row["seconds"]["middle"] for row in rows)
     assert paradec([*command, str(tmp_path)]) == 2  # what the command itself says
     assert "paradec translate: error: --model" in capsys.readouterr().err
 
@@ -170,7 +171,7 @@ def test_clients_of_a_server_are_measured(tmp_path, capsys):
         "70% load",
         "typed, prediction",
     ]
-    assert all(0 < row["lowest"] == row["ratio"] == row["highest"] for row in rows)
+    assert all(0 < r["low"] == r["middle"] == r["high"] for r in (row["ratio"] for row in rows))
     assert rows[2]["served"] >= rows[2]["that"]
     assert paradec([*command, "--decoding", "gad", "--model", str(tmp_path)]) == 2
     assert f"--model: got '{tmp_path}'" in capsys.readouterr().err

@@ -49,6 +49,14 @@ def test_the_committed_pages_are_short_and_portable():
         assert len(f"{one['target']} {one['found']}".split()) <= 15, one
 
 
+def test_no_stored_cell_is_a_text_of_a_number() -> None:
+    for file in (ROOT / "results").glob("*.json"):
+        for row in json.loads(file.read_bytes()).get("rows", []):
+            for cell in row.values():
+                text = cell if isinstance(cell, str) else ""
+                assert not re.match(r"[-+]?\d+(\.\d+|/\d+|x| \()", text), (file.name, row)
+
+
 def choice(**changes: Any) -> dict[str, Any]:
     """What summary.json says of one benchmark, with changes."""
     lines: dict[str, Any] = {name: [] for name in ("which", "sure", "not paying", "beside")}

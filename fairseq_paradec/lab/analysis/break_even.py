@@ -8,7 +8,7 @@ time is a straight line over passes a token, and reciprocals are interpolated.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..data.table import Value
+from ..data.table import Value, column
 
 # What a row is, besides a mark: a point of a curve; a trained drafter's own drafts; the curve's
 # point with as many tokens a pass as those.
@@ -16,6 +16,10 @@ MEASURED, OWN, PREDICTED = "measured", "own drafts", "own drafts, predicted"
 # The row of a curve's break-even. Where the curve does not cross 1, its tokens a pass are the first
 # or last measured ones.
 PAYS_WORDS = PAYS, PAYS_BELOW, PAYS_NOWHERE = "pays from", "pays from below", "pays nowhere up to"
+
+
+# The column of speed-ups.
+SPEED_UP = column("speed_up", "speed-up", form=".3f")
 
 
 class Mark(NamedTuple):

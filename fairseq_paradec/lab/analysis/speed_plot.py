@@ -26,8 +26,8 @@ MARKERS = "os^Dv<>pPX"
 #: Largest number of histograms side by side.
 COLUMNS = 4
 
-#: Lines of block sizes, in order; the lowest and the highest round.
-LINES, EDGES = ("-", "--", "-.", ":"), ("lowest_round", "highest_round")
+#: Lines of block sizes, in order.
+LINES = ("-", "--", "-.", ":")
 
 #: Shares of fewer drafts have hollow marks.
 FEW = 10
@@ -214,9 +214,10 @@ def draw_break_even(found: Table, name: str, target: Path | BinaryIO) -> None:
         for (i, engine), (j, size) in product(enumerate(engines), enumerate(sizes)):
             curve = [r for r in own if (r["engine"], r["block_size"]) == (engine, size)]
             points = sorted(
-                [row[column] for column in ("tokens_a_pass", "speed_up", *EDGES)]
+                (row["tokens_a_pass"], gain.middle, gain.low, gain.high)
                 for row in curve
                 if row["rate"] is not None
+                for gain in [row["speed_up"]]
             )
             tokens, middles, lows, highs = zip(*points, strict=True)
             style = {"color": f"C{i}", "linestyle": LINES[j % len(LINES)]}
@@ -227,7 +228,7 @@ def draw_break_even(found: Table, name: str, target: Path | BinaryIO) -> None:
                     continue
                 if row["at"] in (*PAYS_WORDS, PREDICTED):
                     continue
-                where = row["tokens_a_pass"], row["speed_up"]
+                where = row["tokens_a_pass"], row["speed_up"].middle
                 ax.plot(*where, "*", markersize=9, color=f"C{i}", markeredgecolor="black")
                 if (row["at"], size) not in named:
                     ax.annotate(row["at"], where, (5, -9), textcoords="offset points", fontsize=7)

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such file, or a command fails.
     """
     from ..data import documents
-    from ..data.table import Cells, Table
+    from ..data.table import Cells, Table, Value, column
 
     documents.check_out(args.out)
     if not args.input.is_file():
@@ -80,9 +80,7 @@ def run(args: argparse.Namespace) -> int:
         {
             "by": way,
             "flags": shlex.join(ways[way]),
-            "seconds": round(np.median(whole[:, i]), 1),
-            "lowest_round": round(whole[:, i].min(), 1),
-            "highest_round": round(whole[:, i].max(), 1),
+            column("seconds", form=".1f"): Value.of(whole[:, i].tolist()),
             "of_them_start": round(np.median(start[:, i]), 1),
             "sentences_per_second_after_it": round((len(content) - 1) / np.median(after[:, i]), 1),
             "times_the_first": round(np.median(whole[:, 0] / whole[:, i]), 2),
@@ -92,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     notes = [
         f"{len(content)} lines of {args.input.name}; whole commands; medians of {args.rounds} "
-        "rounds, in turns, also of the ratios; a thread each.",
+        "rounds (lowest-highest), in turns, also of the ratios; a thread each.",
         "Start: the same command for the first line alone.",
     ]
     documents.save_made(Made(args.argv, args.out, args.title), Table.of(rows, notes=notes))

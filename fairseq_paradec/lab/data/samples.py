@@ -62,11 +62,12 @@ def speed_ups(
         the baseline have none.
     """
     seconds: dict[tuple[str, Hashable, int], list[float]] = {}
-    for one in samples:
-        seconds.setdefault((one.system, by(one), one.round), []).append(one.seconds)
+    for sample in samples:
+        key = sample.system, by(sample), sample.round
+        seconds.setdefault(key, []).append(sample.seconds)
     ratios: dict[tuple[str, Any], list[float]] = {}
     for (system, group, number), own in seconds.items():
         if (against, group, number) in seconds:
             ratio = sum(seconds[against, group, number]) / sum(own)
             ratios.setdefault((system, group), []).append(ratio)
-    return {key: Value.of(found) for key, found in ratios.items()}
+    return {key: Value.of(of_rounds) for key, of_rounds in ratios.items()}

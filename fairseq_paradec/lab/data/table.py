@@ -17,7 +17,7 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class Value:
-    """A number that was found several times, or of several things."""
+    """A number that was measured several times, or of several things."""
 
     middle: float  # the median, the estimate, or the share
     low: float | None = None  # the lowest, or the lower end of an interval; None of a share
@@ -25,9 +25,9 @@ class Value:
     count: int | None = None  # of what it is made, such as rounds; None: not recorded
 
     @classmethod
-    def of(cls, found: Sequence[float]) -> "Value":
-        """Return the median of what was found, with the lowest and the highest."""
-        return cls(statistics.median(found), min(found), max(found), len(found))
+    def of(cls, numbers: Sequence[float]) -> "Value":
+        """Return the median of some numbers, with the lowest and the highest."""
+        return cls(statistics.median(numbers), min(numbers), max(numbers), len(numbers))
 
     @classmethod
     def share(cls, part: int, whole: int) -> "Value":
@@ -40,7 +40,7 @@ class Value:
         return Value(factor * self.middle, factor * self.low, factor * self.high, self.count)
 
 
-#: None: nothing was found. A tuple: a distribution.
+#: None: there is nothing to show. A tuple: a distribution.
 Cell = bool | int | float | str | Value | tuple[float, ...] | None
 Row = dict[str, Cell]
 
@@ -65,10 +65,11 @@ class Column:
         if isinstance(cell, Value):
             if cell.count is not None and cell.low is None:
                 return [str(round(cell.middle * cell.count)), str(cell.count)]
-            return self.numbers((cell.middle, *(e for e in (cell.low, cell.high) if e is not None)))
+            ends = [end for end in (cell.low, cell.high) if end is not None]
+            return self.numbers((cell.middle, *ends))
         if cell is None or isinstance(cell, bool | str):
             return []
-        return [format(one, self.form) for one in (cell if isinstance(cell, tuple) else (cell,))]
+        return [format(n, self.form) for n in (cell if isinstance(cell, tuple) else (cell,))]
 
     def text(self, cell: Cell) -> str:
         """Return a cell as it is shown: ``1.52x (1.50-1.53)``, ``57/100``.
@@ -121,21 +122,21 @@ class Table:
         notes: Sequence[str] = (),
     ) -> "Table":
         """Make a table of rows by column: a ``Column``, or the key of a plain one."""
-        columns = {} if not rows else {_key(c): c for c in rows[0]}
-        found = [c if isinstance(c, Column) else column(c) for c in columns.values()]
-        plain = [{_key(c): cell for c, cell in row.items()} for row in rows]
-        if any(list(row) != list(columns) for row in plain):
-            raise ValueError(f"rows of several columns: {plain}")
-        return cls(found, plain, title, list(notes))
+        heads = rows[0] if rows else ()
+        columns = [head if isinstance(head, Column) else column(head) for head in heads]
+        by_key = [{_key(head): cell for head, cell in row.items()} for row in rows]
+        if any(list(row) != [column.key for column in columns] for row in by_key):
+            raise ValueError(f"rows of several columns: {by_key}")
+        return cls(columns, by_key, title, list(notes))
 
     @property
     def shown(self) -> list[Column]:
         """The columns that pages show."""
-        return [one for one in self.columns if not one.hidden]
+        return [column for column in self.columns if not column.hidden]
 
     def text(self) -> list[list[str]]:
         """Return all cells as they are shown, without the headings."""
-        return [[one.text(row[one.key]) for one in self.shown] for row in self.rows]
+        return [[column.text(row[column.key]) for column in self.shown] for row in self.rows]
 
     def is_numeric(self, key: str) -> bool:
         """Return whether a column has no cell in words."""
@@ -144,12 +145,12 @@ class Table:
     def numbers(self) -> Iterator[str]:
         """Yield all numbers as they are shown."""
         for row in self.rows:
-            for one in self.shown:
-                yield from one.numbers(row[one.key])
+            for column in self.shown:
+                yield from column.numbers(row[column.key])
 
 
-def _key(given: Column | str) -> str:
-    return given.key if isinstance(given, Column) else given
+def _key(head: Column | str) -> str:
+    return head.key if isinstance(head, Column) else head
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,8 @@ class Result:
 def to_json(table: Table) -> dict[str, Any]:
     """Return the columns and rows as a JSON file has them."""
     columns = [
-        {name: text for name, text in vars(one).items() if text or name == "name"}
-        for one in table.columns
+        {name: fact for name, fact in vars(column).items() if fact or name == "name"}
+        for column in table.columns
     ]
     rows = [{key: _plain(cell) for key, cell in row.items()} for row in table.rows]
     return {"columns": columns, "rows": rows}
@@ -185,14 +186,14 @@ def _plain(cell: Cell) -> Any:
     return cell
 
 
-def from_json(found: Mapping[str, Any]) -> Table:
-    """Return what ``to_json`` made."""
-    rows = [{key: _typed(cell) for key, cell in row.items()} for row in found["rows"]]
-    return Table([Column(**one) for one in found["columns"]], rows)
+def from_json(document: Mapping[str, Any]) -> Table:
+    """Return the table of what ``to_json`` made."""
+    rows = [{key: _typed(cell) for key, cell in row.items()} for row in document["rows"]]
+    return Table([Column(**facts) for facts in document["columns"]], rows)
 
 
 def _typed(cell: Any) -> Cell:
     if isinstance(cell, dict):
         return Value(**cell)
-    found: Cell = tuple(cell) if isinstance(cell, list) else cell
-    return found
+    typed: Cell = tuple(cell) if isinstance(cell, list) else cell
+    return typed

@@ -15,11 +15,11 @@ from ...model_checks import has_heads
 from ...plugin.tasks.loading import decoder as build
 from ...registry import HEADS, METHODS
 from ...variants import Offer
-from ..analysis.break_even import MEASURED, OWN, PREDICTED, Mark, Point, at, pays_from
+from ..analysis.break_even import MEASURED, OWN, PREDICTED, SPEED_UP, Mark, Point, at, pays_from
 from ..analysis.markdown import markdown
 from ..data import documents
 from ..data.samples import Rounds, series, speed_ups
-from ..data.table import Cells, Table, column
+from ..data.table import Cells, Table, Value, column
 from ..settings import Made, Timing
 from . import rounds
 from .loading import choose
@@ -294,9 +294,6 @@ def _row(
         column("tokens_a_pass"): tokens,
         column("ms_a_sentence"): ms,
         column("greedy_ms", "greedy's ms", "ms"): greedy_ms,
-        column("speed_up", "speed-up"): None if point is None else point.speed_up,
-        column("lowest_round"): None if point is None else point.low,
-        column("highest_round"): None if point is None else point.high,
     }
     return {
         "engine": engine,
@@ -305,6 +302,7 @@ def _row(
         "at": words,
         "rate": rate,
         **{one: None if value is None else round(value, 3) for one, value in numbers.items()},
+        SPEED_UP: None if point is None else Value(point.speed_up, point.low, point.high),
     }
 
 
@@ -339,8 +337,8 @@ def breakeven(args: Settings) -> int:
         )
     seconds = list(zip(*found, strict=True))
     notes = _notes(bench, drafters, args) + [
-        f"Medians of {args.rounds} interleaved rounds after a warm-up, batch 1, cpu, "
-        f"{args.threads} thread(s); {rounds.others_used(used, args.busy)}."
+        f"Medians (lowest-highest) of {args.rounds} interleaved rounds after a warm-up, batch 1, "
+        f"cpu, {args.threads} thread(s); {rounds.others_used(used, args.busy)}."
     ]
     title = args.title or f"When drafting pays: {args.name}"
     made = Table.of(table(ways, seconds, args.marks), title, notes)

@@ -13,10 +13,10 @@ from ...errors import excludes, option_error
 from ...plugin.tasks.loading import decoder as build
 from ...registry import METHODS
 from ...variants import Offer
-from ..analysis.break_even import MEASURED, PAYS
+from ..analysis.break_even import MEASURED, PAYS, SPEED_UP
 from ..analysis.markdown import markdown
 from ..data import documents
-from ..data.table import Cells, Table, column
+from ..data.table import Cells, Table, Value, column
 from ..settings import Made
 from . import rounds
 from .breakeven import FORCED, Settings, find_drafters, make_samples
@@ -109,11 +109,7 @@ def table(args: Settings, ways: Sequence[Way], found: Sequence[Sequence[Costs]])
                     column("plain_step_ms", "plain step's ms", "ms"): round(
                         1000 * statistics.median(c[0] for c in costs), 3
                     ),
-                    column("speed_up", "speed-up"): round(
-                        statistics.median(steps / one for one in ratios), 3
-                    ),
-                    "lowest_round": round(steps / max(ratios), 3),
-                    "highest_round": round(steps / min(ratios), 3),
+                    SPEED_UP: Value.of([steps / one for one in ratios]),
                 }
                 (answers if number < answered else measured).append(row)
     return answers + measured

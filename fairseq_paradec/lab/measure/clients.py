@@ -28,7 +28,7 @@ from ...translator import model_folder
 from ...translator.documents import Document
 from ...translator.translator import BATCH_SIZE, BUFFER_SIZE, Translator
 from ..data import documents
-from ..data.table import Table
+from ..data.table import Table, Value, column
 from ..settings import Made
 from . import machine, rounds
 from .drafts import typed
@@ -397,9 +397,7 @@ def clients(args: Settings) -> int:
                 "served": round(median(each.served for each in own), 2),
                 "beside_it": one[2],
                 "that": round(median(each.beside for each in own), 2),
-                "ratio": round(median(each.ratio for each in own), 2),
-                "lowest": round(min(each.ratio for each in own), 2),
-                "highest": round(max(each.ratio for each in own), 2),
+                column("ratio", form=".2f"): Value.of([each.ratio for each in own]),
                 "target": one[3],
             }
         )
@@ -409,7 +407,7 @@ def clients(args: Settings) -> int:
         f"typed of {args.typed} lines. "
         "Every answer was that of `paradec translate`.",
         f"Server and clients on this machine, {args.threads} thread(s) each; medians of "
-        f"{args.rounds} rounds; {rounds.others_used(bench.others, args.busy)}.",
+        f"{args.rounds} rounds (lowest-highest); {rounds.others_used(bench.others, args.busy)}.",
         f"Processor, a sentence: {computed['serve']:.2f} ms of the server with {args.clients} "
         f"clients, {computed['translate']:.2f} ms of `paradec translate`.",
         f"Load: requests come at random at {LOAD:g} of the round's rate of {args.clients} clients; "

@@ -17,7 +17,7 @@ from ...errors import UsageError
 from ...model_checks import BLOCK_NAT
 from ...plugin.tasks.loading import check_inputs
 from ..data import documents
-from ..data.table import Cells, Table, column
+from ..data.table import Cells, Table, Value, column
 from ..settings import Made
 from . import machine, rounds
 from .loading import choose
@@ -90,9 +90,7 @@ def row(way: Way, found: Sequence[Pair], first: Sequence[Pair]) -> Cells:
     return {
         "decoder": way[0],
         "by": way[1],
-        "sentences_per_second": round(median(speeds), 1),
-        "lowest_round": round(min(speeds), 1),
-        "highest_round": round(max(speeds), 1),
+        column("sentences_per_second", form=".1f"): Value.of(speeds),
         "times_1_thread": round(median(ratios), 2),
         "ms_a_sentence": round(median(each for _, each in found), 2),
         column("peak_MiB", "peak MiB", "MiB"): None
@@ -150,7 +148,8 @@ def threads(args: Settings) -> int:
         rows = [row(way, found[i], found[i - i % each]) for i, way in enumerate(ways)]
     notes = [
         f"{sentences} sentences of `{args.subset}`, one at a time, all by each generator; medians "
-        f"of {args.rounds} interleaved rounds; {rounds.others_used(used, args.busy)}.",
+        f"(lowest-highest) of {args.rounds} interleaved rounds; "
+        f"{rounds.others_used(used, args.busy)}.",
         "Several generators have one thread each; those in threads of a process share the weights.",
         "Peak MiB: resident memory; of processes the sum, in which each counts the libraries.",
     ]

@@ -43,19 +43,15 @@ def training_speed(args: Settings) -> int:
     seconds = list(zip(*found, strict=True))  # by architecture, round and batch
     numbered = [series(str(i), own) for i, own in enumerate(seconds)]  # some may have one name
     gains = speed_ups(itertools.chain(*numbered), "0")
-    relative = column("speed_of_first", f"speed of {args.arch[0]}'s")
+    relative = column("speed_of_first", f"speed of {args.arch[0]}'s", form=".3f")
     rows: list[Cells] = []
     for i, (trainee, own) in enumerate(zip(trainees, seconds, strict=True)):
-        gain = gains[str(i), None]
-        assert gain.low is not None and gain.high is not None
         rows.append(
             {
                 "architecture": trainee.arch,
                 "parameters": sum(p.numel() for p in trainee.model.parameters()),
                 "tokens_per_second": round(tokens / statistics.median(map(sum, own))),
-                relative: round(gain.middle, 3),
-                "lowest_round": round(gain.low, 3),
-                "highest_round": round(gain.high, 3),
+                relative: gains[str(i), None],
             }
         )
     notes = [
@@ -63,7 +59,7 @@ def training_speed(args: Settings) -> int:
         f"warm-up, architectures in turns; fp32, {args.device}, {args.threads} thread(s); "
         f"{rounds.others_used(used, args.busy)}.",
         "Forward, backward and Adam; target tokens, </s> counted once for all. The speeds are "
-        "medians of the rounds' ratios.",
+        "medians of the rounds' ratios (lowest-highest).",
     ]
     documents.save_made(args, Table.of(rows, notes=notes))
     return 0

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ...errors import UsageError, option_error
 from ..data import documents
-from ..data.table import Cells, Table, column
+from ..data.table import Cells, Table, Value, column
 from . import rounds
 from .training_speed import Settings
 
@@ -138,8 +138,8 @@ def update_speed(args: Settings) -> int:
         f"{rounds.others_used(most, args.busy)}.",
         "An update is fairseq's: forward, backward, norm of the gradient, Adam. Batches come round "
         "again, so that kept outputs are found, as from the second epoch on. Times are medians of "
-        "the rounds' ratios; by CPU time, which others on the machine disturb less, in the last "
-        "column.",
+        "the rounds' ratios (lowest-highest); by CPU time, which others on the machine disturb "
+        "less, in the last column.",
     ]
     documents.save_made(args, Table.of(rows, notes=notes))
     return 0
@@ -163,7 +163,6 @@ def _compare(args: Settings, spec: Spec, before: Path) -> tuple[Cells, list[floa
     clock, cpu = (
         [[sum(each[kind] for each in side) for side in one] for one in found] for kind in (0, 1)
     )
-    ratios = [a / b for a, b in clock]
     row: Cells = {
         "architecture": spec.arch,
         "flags": shlex.join([*spec.flags, *(["+", *spec.new] if spec.new else [])]),
@@ -172,9 +171,7 @@ def _compare(args: Settings, spec: Spec, before: Path) -> tuple[Cells, list[floa
             len(items) / statistics.median(a for a, _ in clock), 3
         ),
         "after": round(len(items) / statistics.median(b for _, b in clock), 3),
-        "times_as_many": round(statistics.median(ratios), 2),
-        "lowest_round": round(min(ratios), 2),
-        "highest_round": round(max(ratios), 2),
+        column("times_as_many", form=".2f"): Value.of([a / b for a, b in clock]),
         "by_CPU_time": round(statistics.median(a / b for a, b in cpu), 2),
     }
     return row, used
