@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [str(SCRIPTS / "train_blockwise.sh"), str(data), "--save-dir", str(out)]
     command += "--preset tiny --block-size 3 --smoke --threads 1".split()
     said = cut_short(command, out / "base" / "model.pt")
-    assert f"already trained: {out}/base/model.pt" in said and acceptance_rows.BLOCK in said
+    assert f"already trained: {out}/base/model.pt" in said and acceptance_rows.BLOCK.name in said
     return folder
 
 
@@ -62,14 +62,14 @@ def test_the_frozen_base_is_the_base_and_the_report_exact(made: Path) -> None:
         assert torch.equal(weight, whole[name]), name
     assert whole["decoder.heads.outer"].shape[0] == 2 and whole["decoder.heads.outer"].any()
     greedy, blockwise = json.loads((made / "k3" / "acceptance.json").read_text())["rows"]
-    assert (greedy["decoder"], greedy["label"], greedy[acceptance_rows.BLOCK]) == (
+    assert (greedy["decoder"], greedy["label"], greedy["mean_accepted_block"]) == (
         "greedy",
         "exact",
         1,
     )
     assert blockwise["label"].startswith("exact") and blockwise["k"] == 3
     assert blockwise["drafter"] == str(files(made)[2])
-    assert 1 <= blockwise[acceptance_rows.BLOCK] <= 3 and "BLEU" in blockwise
+    assert 1 <= blockwise["mean_accepted_block"] <= 3 and "BLEU" in blockwise
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_heads_alone_decode_and_blocks_are_counted_as_in_the_reports(made: Path)
     records = [json.loads(line) for line in stats.read_text().splitlines()]
     assert len(records) == row["sentences"] == 13
     sizes = [n for one in records for n in block_sizes(one["num_accepted"], one["num_tokens"])]
-    assert row[acceptance_rows.BLOCK] == round(sum(sizes) / len(sizes), 3)
+    assert row["mean_accepted_block"] == round(sum(sizes) / len(sizes), 3)
     assert row["tokens"] == sum(sizes) > len(sizes)
 
 
@@ -110,7 +110,7 @@ def test_rows_of_several_models_and_what_they_are_called(made: Path) -> None:
     own = ["exact", "exact", "relaxed"]
     assert labels == ["exact", *own, *(f"other model: {label}" for label in own), *own]
     assert [row["beta"] for row in rows[1:4]] == [None, 1, 2]
-    assert rows[2]["BLEU_less_first"]["middle"] == 0 and rows[0]["BLEU_less_first"] is None
+    assert abs(rows[2]["BLEU_less_first"]["middle"]) < 0.005 and rows[0]["BLEU_less_first"] is None
     assert rows[4]["BLEU_less_greedy"] is None and rows[4]["BLEU_less_first"] is not None
     assert all(row["identical"] == 100 for row in rows if row["label"].endswith("exact"))
 
