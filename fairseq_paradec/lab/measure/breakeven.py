@@ -38,7 +38,8 @@ from .traits import drafting
 GREEDY, SHORTLIST, DTYPE = "greedy", "drafter_shortlist", "drafter_dtype"
 # Random weights: lengths of sources, with </s>; an output has as many tokens as its source.
 SHORTEST, LONGEST = 8, 24
-FORCED = {"max_len_a": 1, "max_len_b": -1}
+# Of these lengths, 0.97 times is one less before </s>, rounded down.
+FORCED = {"max_len_a": 0.97, "max_len_b": 0}
 
 Curve = tuple[str, str, int]
 
@@ -146,7 +147,7 @@ class Bench:
 
 
 def make_ways(
-    pair: Pair, drafters: dict[str, str | None], args: Settings, limits: dict[str, int]
+    pair: Pair, drafters: dict[str, str | None], args: Settings, limits: dict[str, float]
 ) -> list[Way]:
     """Build the generators; those of an engine share its weights.
 
