@@ -1,9 +1,11 @@
 """A model that is loaded before a fork translates after it, in the child too.
 
 Each program is a process of its own, on two threads. One that hangs is killed, with its children,
-and fails.
+and fails. ``python tests/test_forks.py --runs 300`` runs one of them so often beside busy
+processes, and writes ``results/forks.json``.
 """
 
+import argparse
 import contextlib
 import ctypes
 import json
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,10 +25,14 @@ import numpy as np
 import pytest
 import torch
 from support.commands import DEMO, ROOT, run_python, succeed
+from tqdm import tqdm
 
 import fairseq_paradec
 from fairseq_paradec import forks
 from fairseq_paradec.forks import computing
+from fairseq_paradec.lab.data import documents
+from fairseq_paradec.lab.data.table import Table
+from fairseq_paradec.lab.measure import machine
 
 START = """
 import faulthandler, json, multiprocessing, os, sys, threading, torch, traceback
@@ -66,6 +73,29 @@ def report(*found):
     print("REPORT", json.dumps(found))
 
 sys.modules["__main__"].translate = translate  # where a pool's worker looks for it
+"""
+
+#: A fork during another thread's batch, so that the thread ends beside it.
+DURING_A_BATCH = """
+load()
+work = lambda: translate(decoding="beam", beam=2)
+parent, begun, forked = [], threading.Event(), threading.Event()
+search = model.task.inference_step
+
+def slow(*batch):
+    begun.set()
+    assert not forked.wait(2)
+    return search(*batch)
+
+model.task.inference_step = slow
+thread = threading.Thread(target=lambda: parent.extend(work()))
+thread.start()
+begun.wait()
+model.task.inference_step = search
+os.register_at_fork(after_in_parent=forked.set)
+child = fork(work)
+thread.join()
+report(parent, child)
 """
 
 
@@ -185,28 +215,7 @@ report(work(), fork(work))
 
 def test_a_fork_waits_for_the_batch_of_another_thread() -> None:
     """Its first one, by fairseq's search, imports SymPy and begins what torch begins but once."""
-    code = """
-load()
-work = lambda: translate(decoding="beam", beam=2)
-parent, begun, forked = [], threading.Event(), threading.Event()
-search = model.task.inference_step
-
-def slow(*batch):
-    begun.set()
-    assert not forked.wait(2)
-    return search(*batch)
-
-model.task.inference_step = slow
-thread = threading.Thread(target=lambda: parent.extend(work()))
-thread.start()
-begun.wait()
-model.task.inference_step = search
-os.register_at_fork(after_in_parent=forked.set)
-child = fork(work)
-thread.join()
-report(parent, child)
-"""
-    (parent, *children), err = run(code, "torch")
+    (parent, *children), err = run(DURING_A_BATCH, "torch")
     check(parent, children, err)
 
 
@@ -584,3 +593,53 @@ report(statuses)
 """
     (statuses,), _ = run(code, "native" if search == "native" else "torch")
     assert statuses == [0] * 100
+
+
+def loop(runs: int, busy: int, lanes: int = 3) -> Counter[str]:
+    """Run a program that forks beside a thread that ends, so often; return how the runs ended."""
+    found: Counter[str] = Counter()
+
+    def ends(number: int) -> str:
+        try:
+            (parent, *children), err = run(DURING_A_BATCH, "torch")
+            check(parent, children, err)
+        except subprocess.TimeoutExpired:
+            return "hung"
+        except AssertionError:
+            return "wrong"
+        return "right"
+
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+    try:
+        with ThreadPoolExecutor(lanes) as pool:
+            for end in tqdm(pool.map(ends, range(runs)), total=runs, disable=None):
+                found[end] += 1
+    finally:
+        for process in others:
+            process.kill()
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--busy", type=int, default=3, help="processes beside them")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "forks.json")
+    args = parser.parse_args()
+    ends = loop(args.runs, args.busy)
+    row = {"processes": args.runs, "busy beside them": args.busy}
+    row |= {end: ends[end] for end in ("right", "hung", "wrong")}
+    note = (
+        "Each process loads a model, forks while another thread decodes its first batch by "
+        "fairseq's search, and compares the child's translations with its own."
+    )
+    made_by = machine.circumstances([])
+    made_by["command"] = f"python tests/test_forks.py --runs {args.runs} --busy {args.busy}"
+    table = Table.of([row], notes=[note])
+    documents.save(args.out, "Forks beside threads that have just ended a batch", table, made_by)
+    print(row)
+    return int(ends["right"] != args.runs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
