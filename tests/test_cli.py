@@ -54,7 +54,7 @@ def test_a_mistake_is_named(arguments, words, capsys, monkeypatch):
             "unrecognized arguments: --decodng=pj (did you mean --decoding?)",
         ),
         ("data captionz", "argument STEP: got 'captionz' (did you mean captions?); allowed: "),
-        ("import hf a b --sorce en", "unrecognized arguments: --sorce en (did you mean --source?)"),
+        ("images tokens a.png --gry", "unrecognized arguments: --gry (did you mean --gray?)"),
         ("translate --model x --format htm", "got 'htm'; allowed: text, html"),
         ("trace x --qqq", "unrecognized arguments: --qqq\n"),
     ],
