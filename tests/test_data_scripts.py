@@ -25,6 +25,10 @@ MULTI30K = {
 }
 
 
+#: A bare Debian has none, and only downloads of data need it.
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+
+
 def sentences(count, letter, seed):
     rng = random.Random(seed)
     text = " ".join([f"{letter}%d"] * 4)
@@ -73,14 +77,25 @@ def test_mistakes_are_named(captions, tmp_path):
         assert message in refuse("prepare_multi30k", *args)
     torn = shutil.copytree(captions, tmp_path / "from")
     write(torn / "val.de.gz", ["one", "two"])
-    mirror, dest = tmp_path.as_uri(), tmp_path / "dest"
-    for script, args, message in (
-        ("multi30k", ["--from", torn, dest], "error: fewer lines than its partner: "),
-        ("iwslt15_envi", ["download", "--mirror", mirror, dest], f"download {mirror}/train.en"),
-    ):
-        result = run(f"prepare_{script}", *args)
-        assert result.returncode == 2 and message in result.stderr.splitlines()[-1]
-        shutil.rmtree(dest)
+    result = run("prepare_multi30k", "--from", torn, tmp_path / "dest")
+    assert result.returncode == 2
+    assert "error: fewer lines than its partner: " in result.stderr.splitlines()[-1]
+
+
+@needs_curl
+def test_a_download_that_is_not_there_is_named(tmp_path):
+    mirror = tmp_path.as_uri()
+    result = run("prepare_iwslt15_envi", "download", "--mirror", mirror, tmp_path / "dest")
+    assert result.returncode == 2
+    assert f"download {mirror}/train.en" in result.stderr.splitlines()[-1]
+
+
+def test_a_machine_without_curl_is_told_what_to_do(tmp_path, monkeypatch):
+    nothing = tmp_path / "nothing"
+    nothing.write_text('command() { [ "$2" != curl ] && builtin command "$@"; }\n')
+    monkeypatch.setenv("BASH_ENV", str(nothing))
+    said = refuse("prepare_iwslt15_envi", "download", tmp_path / "dest")
+    assert "download needs curl; or fetch the files and give --from DIR" in said
 
 
 @pytest.mark.slow
@@ -130,6 +145,7 @@ def test_what_others_have_in_a_folder_is_left_alone(prepared, captions, tmp_path
     assert "another run is at work in" in said and contents(copy) == contents(prepared)
 
 
+@needs_curl
 @pytest.mark.slow
 def test_download_checksums_and_kill(captions, prepared, tmp_path):
     dest, files = tmp_path / "dest", sorted(captions.iterdir())
