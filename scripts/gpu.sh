@@ -94,7 +94,8 @@ if [ -n "$files" ]; then
     echo fairseq_paradec
     printf 'scripts/%s\n' gpu.sh lib.sh
     case $part in
-        gates) printf '%s\n' pyproject.toml tests/conftest.py tests/gpu tests/support ;;
+        gates) printf '%s\n' pyproject.toml tests/conftest.py tests/gpu tests/reference \
+            tests/support ;;
         bench | bench-ctranslate2 | profile) echo "$pair" ;;
         train) printf '%s\n' "$pair" "$distilled" ;;
     esac

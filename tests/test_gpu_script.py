@@ -1,6 +1,7 @@
 """scripts/gpu.sh: what it refuses and lists; each part in miniature, on the CPU."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,20 +14,29 @@ from support.training import ENV, SCRIPTS
 SMALL = ROOT / "data-bin/demo-small.en-de"
 
 
-def gpu(*args: object) -> subprocess.CompletedProcess[str]:
-    command = [str(SCRIPTS / "gpu.sh"), *map(str, args)]
+def gpu(*args: object, scripts: Path = SCRIPTS) -> subprocess.CompletedProcess[str]:
+    command = [str(scripts / "gpu.sh"), *map(str, args)]
     return subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=900)
 
 
 @pytest.fixture(name="part")
 def run_of_a_part(tmp_path: Path):
-    """Run a part on the CPU; return what it says, and the folder of its results."""
+    """Run a part on the CPU, in a folder with the files that it lists and no others.
 
-    def run(*args: object, minutes: int = 10, status: int = 0) -> tuple[str, Path]:
-        place = ["--out", tmp_path / "out", "--work", tmp_path / "work", "--minutes", minutes]
+    Returns what it says, and the folder of its results.
+    """
+
+    def run(*args: object) -> tuple[str, Path]:
         name, *more = args
-        result = gpu(name, "--device", "cpu", *place, *more)
-        assert result.returncode == status, result.stderr[-3000:] + result.stdout[-3000:]
+        here = tmp_path / f"files of {name}"
+        for file in gpu("--files", name).stdout.split():
+            if not (here / file).exists() and (ROOT / file).exists():
+                (here / file).parent.mkdir(parents=True, exist_ok=True)
+                copy = shutil.copytree if (ROOT / file).is_dir() else shutil.copy2
+                copy(ROOT / file, here / file)
+        place = ["--out", tmp_path / "out", "--work", tmp_path / "work", "--minutes", 10]
+        result = gpu(name, "--device", "cpu", *place, *more, scripts=here / "scripts")
+        assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-3000:]
         return result.stderr + result.stdout, tmp_path / "out"
 
     return run
