@@ -170,6 +170,13 @@ VALUES: dict[str, Values] = {
     ),
     "iter_decode_max_iter": Values(["--iter-decode-max-iter 1", "--iter-decode-max-iter 3"]),
     # training
+    "criterion": Values(["--criterion ctc", "--criterion label_smoothed_cross_entropy"]),
+    "lr_scheduler": Values(["--lr-scheduler fixed", "--lr-scheduler inverse_sqrt"]),
+    "max_tokens_valid": Values(["--max-tokens-valid 2", "--max-tokens-valid 3"]),
+    "batch_size_valid": Values(["--batch-size-valid 2", "--batch-size-valid 3"]),
+    "update_epoch_batch_itr": Values(
+        ["--update-epoch-batch-itr True", "--update-epoch-batch-itr False"]
+    ),
     "optimizer_overrides": Values(["--optimizer-overrides {}", "--optimizer-overrides {'lr':1}"]),
     "eval_bleu_args": Values(["--eval-bleu-args {}", '--eval-bleu-args {"beam":2}']),
     "eval_bleu_detok_args": Values(
