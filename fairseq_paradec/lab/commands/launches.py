@@ -14,6 +14,10 @@ from ..settings import settings
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = (
+        "example: paradec launches data-bin/demo.en-de --path data-bin/demo.en-de/model.pt "
+        "--decoder greedy --out runs/launches.json"
+    )
     add, number, numbers = parser.add_argument, arguments.whole_number, arguments.whole_numbers
     add("data", metavar="DATA", help="fairseq data folder")
     add("--path", required=True, help="checkpoint of the model")
