@@ -108,7 +108,7 @@ class Audit:
             row = select_rows(sample, [b], self.judge.pad)
             if self.beam > 1:
                 first, second = (
-                    [one["tokens"].tolist() for one in each] for each in (ours, theirs)
+                    [hypo["tokens"].tolist() for hypo in each] for each in (ours, theirs)
                 )
                 prefix = None if prefix_tokens is None else prefix_tokens[[b]]
                 verdicts.append(self._verdict_of_beam(row, first, second, prefix, bos_token))
@@ -135,8 +135,8 @@ class Audit:
         gap = self._closest(sample, prefix, bos_token)
         self._tell(sample, f"hypothesis {number + 1}, token {position}", gap)
         gap_or_none = gap if math.isfinite(gap) else None
-        found = {"identical": False, "hypothesis": number, "position": position}
-        return found | {"gap": gap_or_none, "tie": gap < TIE_GAP}
+        verdict = {"identical": False, "hypothesis": number, "position": position}
+        return verdict | {"gap": gap_or_none, "tie": gap < TIE_GAP}
 
     def _closest(
         self, sample: dict[str, Any], prefix: Tensor | None, bos_token: int | None
@@ -149,22 +149,22 @@ class Audit:
         gaps, beam, step = [math.inf], self.beam, self.judge.search.step
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            found = step(*args, **kwargs)
-            scores, ends = found[0][0].double(), found[1][0].eq(self.judge.eos)
+            step_output = step(*args, **kwargs)
+            scores, ends = step_output[0][0].double(), step_output[1][0].eq(self.judge.eos)
             among = scores[:beam][ends[:beam]]
             goes_on = scores[~ends][beam - 1 : beam + 1]
             edge = scores[beam - 1 : beam + 1] if bool(ends[beam - 1 : beam + 1].any()) else goes_on
             for values in (among, goes_on, edge):
                 apart = values[:-1] - values[1:]
                 gaps.extend(apart[apart.isfinite()].tolist())
-            return found
+            return step_output
 
         self.judge.search.step = watched
         try:
             (hypos,) = self._search(sample, prefix, bos_token)
         finally:
             del self.judge.search.step
-        scores = [float(one["score"]) for one in hypos]
+        scores = [float(hypo["score"]) for hypo in hypos]
         gaps += [a - b for a, b in pairwise(scores)]
         return min(gaps)
 

@@ -14,7 +14,7 @@ from ..engine.native.beam import Searched, Searching
 from ..engine.scorers import Scorer
 from ..row import Row
 from ..token_rules import Best, TokenRules
-from .written import Results, Written
+from .beam_output import Results, Written
 
 
 class Candidates(NamedTuple):
@@ -96,8 +96,8 @@ class BeamSearch:
             hidden = self.scorer.step(inputs, mask=self._mask(written, device))
             repeated = [row for row in live for _ in range(width)]
             at = rules.at(repeated, [written] * len(repeated))
-            found = self.scorer.best(hidden, at, self.count)  # (S·W)×z×N
-            best = Best(*(part.unflatten(0, (len(live), width)) for part in found))
+            choices = self.scorer.best(hidden, at, self.count)  # (S·W)×z×N
+            best = Best(*(part.unflatten(0, (len(live), width)) for part in choices))
             step = self.extend(best, scores.to(best.scores.dtype))
             written += z
             # 3. Ended hypotheses leave the beam. Only here the host reads what was computed.
@@ -150,8 +150,8 @@ class BeamSearch:
         starts = order.start(self.bos, rules.start)
         divisor = self.results.divisor
         how = Searching(starts, self.beam_size, self.count, divisor, order.double_token)
-        found = self.scorer.search(rules.at(rows), how)
-        return list(map(hypotheses_of, found)), [one.passes for one in found]
+        searched = self.scorer.search(rules.at(rows), how)
+        return list(map(hypotheses_of, searched)), [sentence.passes for sentence in searched]
 
     def _mask(self, written: int, device: torch.device) -> Mask:
         """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""
@@ -176,18 +176,18 @@ class BeamSearch:
         return Step(words, scores, others, totals, parents, np.arange(len(words)))
 
 
-def hypotheses_of(found: Searched) -> list[Written]:
+def hypotheses_of(searched: Searched) -> list[Written]:
     """Return what the native library has found for a sentence."""
-    each = zip(found.totals, found.words, found.scores, strict=True)
+    each = zip(searched.totals, searched.words, searched.scores, strict=True)
     return [Written(total, words[:-1], scores, []) for total, words, scores in each]
 
 
 def _ended(ended: Step, before: Sequence[Step], eos: int) -> dict[int, list[Written]]:
     """Return the ended hypotheses of each sentence; what follows the first ``</s>`` is dropped."""
     place, parent = where = np.nonzero(np.isfinite(ended.totals))
-    found: dict[int, list[Written]] = {}
+    hypotheses: dict[int, list[Written]] = {}
     if not len(place):
-        return found
+        return hypotheses
     texts: list[list[np.ndarray]] = [[], [], []]  # words, scores, others, from the last step on
     sentences = place.tolist()
     for step in (ended, *reversed(before)):
@@ -199,5 +199,5 @@ def _ended(ended: Step, before: Sequence[Step], eos: int) -> dict[int, list[Writ
     for h, (s, total) in enumerate(zip(sentences, ended.totals[where].tolist(), strict=True)):
         n = words[h].index(eos, last)
         pairs = [(int(pair[0]), pair[1]) for pair in others[h][: n + 1] if pair]
-        found.setdefault(s, []).append(Written(total, words[h][:n], scores[h][: n + 1], pairs))
-    return found
+        hypotheses.setdefault(s, []).append(Written(total, words[h][:n], scores[h][: n + 1], pairs))
+    return hypotheses

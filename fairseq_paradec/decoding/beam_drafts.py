@@ -28,7 +28,7 @@ from ..engine.scorers import Scorer
 from ..row import Row
 from ..token_rules import Best, Positions, TokenRules
 from .beam import Extension
-from .written import Written
+from .beam_output import Written
 
 
 class Words(NamedTuple):
@@ -67,24 +67,24 @@ class Nodes:
 
     def path(self, node: int) -> list[int]:
         """Return the nodes from node 0 to this one."""
-        found = []
+        nodes = []
         while node >= 0:
-            found.append(node)
+            nodes.append(node)
             node = self.parents[node]
-        return found[::-1]
+        return nodes[::-1]
 
     def written(self, node: int, total: float, eos: int) -> Written:
         """Return the hypothesis that ends behind a node, with the model's own scores."""
         path = self.path(node)
-        found = Written(total, [self.tokens[n] for n in path[1:]], [], [])
-        for parent, word in zip(path, [*found.words, eos], strict=True):
+        hypothesis = Written(total, [self.tokens[n] for n in path[1:]], [], [])
+        for parent, word in zip(path, [*hypothesis.words, eos], strict=True):
             tokens, scores, end = self.known[parent]
-            found.word_scores.append(end if word == eos else scores[tokens.index(word)])
+            hypothesis.word_scores.append(end if word == eos else scores[tokens.index(word)])
             rank = tokens.index(word) if word in tokens else len(tokens)
-            found.ranks.append(rank)
+            hypothesis.ranks.append(rank)
             other = 1 if rank == 0 else 0
-            found.runners_up.append((tokens[other], scores[other]))
-        return found
+            hypothesis.runners_up.append((tokens[other], scores[other]))
+        return hypothesis
 
 
 @dataclass
@@ -169,9 +169,9 @@ class Reader:
         depths = depths.to(device)
         hidden = self.scorer.step(chunk.to(device), Tree(bases, sees.to(device), depths))
         self.roll_back()
-        found = self.best(hidden, self.rules.at([beam.row for beam in beams], bases, depths))
-        self.dtype = found.scores.dtype
-        parts = zip(*(part.tolist() for part in found), strict=True)
+        best = self.best(hidden, self.rules.at([beam.row for beam in beams], bases, depths))
+        self.dtype = best.scores.dtype
+        parts = zip(*(part.tolist() for part in best), strict=True)
         return [
             {node: Words(*words) for node, words in zip(nodes, zip(*part, strict=True))}
             for nodes, part in zip(new, parts, strict=True)
@@ -242,8 +242,8 @@ class DraftedBeamSearch:
             starts = [beam.written for beam in beams]
             self._replay(beams, finished)
             for beam, draft, new, start in zip(beams, drafts, nodes, starts, strict=True):
-                found = Round(start, draft.written - start, beam.written - start, len(new))
-                rounds[beam.row.index].append(found)
+                round_ = Round(start, draft.written - start, beam.written - start, len(new))
+                rounds[beam.row.index].append(round_)
                 read[beam.row.index].append(new)
             # 4. What no live hypothesis needs leaves the cache; finished sentences leave the batch.
             needed = [beam.needed for beam in beams]
@@ -258,7 +258,7 @@ class DraftedBeamSearch:
         for beam in all_beams:
             trees = _trees(beam.tree, read[beam.row.index])
             both = zip(rounds[beam.row.index], trees, strict=True)
-            rounds[beam.row.index] = [one._replace(tree=tree) for one, tree in both]
+            rounds[beam.row.index] = [round_._replace(tree=tree) for round_, tree in both]
         return finished, rounds
 
     def _draft(self, beams: Sequence[Beam]) -> list[list[int]]:
@@ -324,28 +324,32 @@ class DraftedBeamSearch:
             totals.append(beam.totals + [-math.inf] * blank)
         dtype = self.verifier.dtype
         best = Best(
-            torch.tensor([[one.tokens for one in row] for row in some])[:, :, None],
-            torch.tensor([[one.scores for one in row] for row in some], dtype=dtype)[:, :, None],
-            torch.tensor([[one.end for one in row] for row in some], dtype=dtype)[:, :, None],
+            torch.tensor([[node_words.tokens for node_words in row] for row in some])[:, :, None],
+            torch.tensor([[node_words.scores for node_words in row] for row in some], dtype=dtype)[
+                :, :, None
+            ],
+            torch.tensor([[node_words.end for node_words in row] for row in some], dtype=dtype)[
+                :, :, None
+            ],
         )
         ended, alive = self.extend(best, torch.tensor(totals, dtype=dtype))
         ends, more = (
-            zip(*(part.tolist() for part in (one.parents, one.scores, one.words[..., 0])))
-            for one in (ended, alive)
+            zip(*(part.tolist() for part in (group.parents, group.scores, group.words[..., 0])))
+            for group in (ended, alive)
         )
-        found = []
+        finished = []
         for beam, ending, living in zip(beams, ends, more, strict=True):
             before = beam.nodes
             triples = list(zip(*ending, strict=True))
-            found.append([(before[p], score) for p, score, _ in triples if math.isfinite(score)])
-            triples = [one for one in zip(*living, strict=True) if math.isfinite(one[1])]
+            finished.append([(before[p], score) for p, score, _ in triples if math.isfinite(score)])
+            triples = [triple for triple in zip(*living, strict=True) if math.isfinite(triple[1])]
             beam.nodes = [beam.tree.child(before[parent], word) for parent, _, word in triples]
             beam.totals = [score for _, score, _ in triples]
             beam.written += 1
-            beam.num_finished = min(self.beam_size, beam.num_finished + len(found[-1]))
+            beam.num_finished = min(self.beam_size, beam.num_finished + len(finished[-1]))
             full = beam.num_finished == self.beam_size
             beam.ends = full or beam.written > beam.row.limit or not beam.nodes
-        return found
+        return finished
 
 
 def _trees(tree: Nodes, read: Sequence[Sequence[int]]) -> list[list[tuple[int, int, bool]]]:

@@ -121,7 +121,9 @@ class ModelDrafter(Drafter):
         if bool(torch.isnan(log_probs).any()):
             raise self.nan_error()
         offered = zip(tokens.tolist(), log_probs.tolist(), counts, strict=True)
-        return propose_trees([likeliest(*one, most, self.rules.eos) for one in offered])
+        return propose_trees(
+            [likeliest(*row_choices, most, self.rules.eos) for row_choices in offered]
+        )
 
     def observe(self, verdict: Verdict) -> None:
         """Adapt the blocks."""

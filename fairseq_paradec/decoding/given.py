@@ -26,8 +26,8 @@ def taken_up(given: Sequence[int], tokens: Sequence[int], place: int) -> int | N
     if not tokens:
         return 0
     last = list(tokens[-2:])
-    found = [at for at in range(2, len(given)) if list(given[at - 2 : at]) == last]
-    return min(found, key=lambda at: (abs(at - place), -at), default=None)
+    places = [at for at in range(2, len(given)) if list(given[at - 2 : at]) == last]
+    return min(places, key=lambda at: (abs(at - place), -at), default=None)
 
 
 class GivenDrafter(Drafter):

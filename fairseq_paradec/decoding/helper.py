@@ -50,7 +50,7 @@ def same_encoder(model: Any, drafter: Any) -> bool:
     heads = [[layer.self_attn.num_heads for layer in m.encoder.layers] for m in (model, drafter)]
     same = heads[0] == heads[1] and model.encoder.embed_scale == drafter.encoder.embed_scale
     same = same and same_weights(drafter.encoder.state_dict(), model.encoder.state_dict())
-    if all(getattr(one, "_is_generation_fast", False) for one in (model, drafter)):
+    if all(getattr(either, "_is_generation_fast", False) for either in (model, drafter)):
         known[model] = same
     return same
 
@@ -66,10 +66,10 @@ def same_weights(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tens
     )
 
 
-def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.is_meta or other.is_meta or one.data_ptr() == other.data_ptr():
+def _close(weight: torch.Tensor, other: torch.Tensor) -> bool:
+    if weight.is_meta or other.is_meta or weight.data_ptr() == other.data_ptr():
         return True
-    return torch.allclose(one.float().cpu(), other.float().cpu(), rtol=1e-2, atol=1e-3)
+    return torch.allclose(weight.float().cpu(), other.float().cpu(), rtol=1e-2, atol=1e-3)
 
 
 def check_shared_encoder(models: Sequence[Any], drafter: Any, path: str | None) -> None:

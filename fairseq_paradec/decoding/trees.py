@@ -47,12 +47,12 @@ def likeliest(
         most: N.
         eos: ``</s>``, behind which nothing is drafted.
     """
-    found = Nodes([], [], [])
+    tree = Nodes([], [], [])
     # Above 0 is an <unk> with a negative penalty.
     log_probs = [[min(score, 0.0) for score in row] for row in log_probs]
     # Negative log-probability of the path; depth, rank and parent of the node; that of the parent.
     heap = [(-log_probs[0][0], 0, 0, -1, 0.0)] if depth > 0 else []
-    while heap and len(found.tokens) < most:
+    while heap and len(tree.tokens) < most:
         cost, at, rank, parent, before = heapq.heappop(heap)
         if rank + 1 < len(tokens[at]):
             sibling = before - log_probs[at][rank + 1]
@@ -60,13 +60,13 @@ def likeliest(
         if cost == math.inf:
             break  # forbidden tokens
         token = tokens[at][rank]
-        found.tokens.append(token)
-        found.parents.append(parent)
-        found.confidences.append(math.exp(log_probs[at][rank]))
+        tree.tokens.append(token)
+        tree.parents.append(parent)
+        tree.confidences.append(math.exp(log_probs[at][rank]))
         if at + 1 < depth and token != eos:
-            node = len(found.tokens) - 1
+            node = len(tree.tokens) - 1
             heapq.heappush(heap, (cost - log_probs[at + 1][0], at + 1, 0, node, cost))
-    return found
+    return tree
 
 
 class Growth:
@@ -265,7 +265,7 @@ def _best_path(parents: list[int], passes: list[bool], scores: list[float]) -> l
         if passes[node] and parent in paths:
             length, score, path = paths[parent]
             paths[node] = (length + 1, score + scores[node], [*path, node])
-    return max(paths.values(), key=lambda one: one[:2])[2]
+    return max(paths.values(), key=lambda ranked: ranked[:2])[2]
 
 
 def _to_leaf(parents: list[int], path: list[int]) -> list[int]:

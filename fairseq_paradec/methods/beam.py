@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.beam import BeamSearch, Extension
-from ..decoding.written import Results
+from ..decoding.beam_output import Results
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.step import StepScorer
 from ..errors import nan_error, option_error

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..config import DecodingConfig
 from ..decoding.beam import Extension, hypotheses_of
 from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
+from ..decoding.beam_output import Results, Written
 from ..decoding.depth import Costs, Depths
-from ..decoding.written import Results, Written
 from ..engine.chunk import ChunkScorer
 from ..engine.native.beam import Searching
 from ..errors import excludes, nan_error, option_error
@@ -125,7 +125,10 @@ class BeamAssistedDecoder(AssistedDecoder):
                 longest = max(rounds, key=len)  # a batch takes as many passes as this sentence
                 passes[depth] = longest
         few, many = (
-            (sum(one.depth for one in passes[d]) / len(passes[d]), seconds[d] / len(passes[d]))
+            (
+                sum(round_.depth for round_ in passes[d]) / len(passes[d]),
+                seconds[d] / len(passes[d]),
+            )
             for d in (FEW, MANY)
         )
         return Costs(seconds[0] / len(passes[0]), few, many)
@@ -140,15 +143,15 @@ class BeamAssistedDecoder(AssistedDecoder):
         if depth == 0:
             plain = scorer.search(rules.at(rows), how)
             return list(map(hypotheses_of, plain)), [
-                [Round(i, 0, 1, self.beam_size if i else 1) for i in range(one.passes)]
-                for one in plain
+                [Round(i, 0, 1, self.beam_size if i else 1) for i in range(sentence.passes)]
+                for sentence in plain
             ]
         part = self.projection.part(drafter.projection, rules)
-        found, facts = scorer.search_drafts(drafter, part, rules.at(rows), how, depth)
+        searched, facts = scorer.search_drafts(drafter, part, rules.at(rows), how, depth)
         rounds = [[Round(a, b, c, d) for a, b, c, d in each] for each in facts]
         if self.depths is not None:
-            self.depths.observe((one.depth, one.steps) for each in rounds for one in each)
-        return list(map(hypotheses_of, found)), rounds
+            self.depths.observe((round_.depth, round_.steps) for each in rounds for round_ in each)
+        return list(map(hypotheses_of, searched)), rounds
 
     def _search(
         self, rows: Sequence[Row], rules: TokenRules, results: Results, depth: int
@@ -156,12 +159,12 @@ class BeamAssistedDecoder(AssistedDecoder):
         """Search: natively in one call, where nothing is traced. See DraftedBeamSearch.run."""
         if depth == 0 or self._is_native(rules):
             begin = time.thread_time()
-            found, rounds = self._search_at_once(rows, rules, depth)
+            hypotheses, rounds = self._search_at_once(rows, rules, depth)
             if self.depths is not None:
                 taken = time.thread_time() - begin
-                steps = max(sum(one.steps for one in each) for each in rounds)
+                steps = max(sum(round_.steps for round_ in each) for each in rounds)
                 self.depths.took(len(rows), depth, taken, steps)
-            return found, rounds
+            return hypotheses, rounds
         part = self.projection.part(self.draft_scorer.projection, rules)
         count = min(self.beam_size + 1, len(self.words))
 
