@@ -324,27 +324,29 @@ def _read_table() -> dict[str, Option]:
     """Return the options of ``DecodingConfig`` by name."""
     options = {}
     hints = typing.get_type_hints(DecodingConfig)
-    for one in fields(DecodingConfig):
-        if one.metadata:
-            hint = hints[one.name]
+    for option_field in fields(DecodingConfig):
+        if option_field.metadata:
+            hint = hints[option_field.name]
             kinds = [t for t in typing.get_args(hint) or (hint,) if t is not types.NoneType]
             kind = object if kinds[0] is Any else kinds[0]
-            options[one.name] = Option(one.name, kind, one.default, **one.metadata)
+            options[option_field.name] = Option(
+                option_field.name, kind, option_field.default, **option_field.metadata
+            )
     return options
 
 
 #: Every option by name; ``decoding`` itself comes first.
 ALL = _read_table()
 #: The plugin's own options, and those that fairseq's search has too.
-OPTIONS = {name: one for name, one in ALL.items() if one.group != SEARCH}
-SEARCH_OPTIONS = tuple(name for name, one in ALL.items() if one.group == SEARCH)
-METHOD_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == METHOD)
-ENGINE_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == ENGINE)
-REPORT_FLAGS = tuple(name for name, one in OPTIONS.items() if one.group == REPORT)
+OPTIONS = {name: option for name, option in ALL.items() if option.group != SEARCH}
+SEARCH_OPTIONS = tuple(name for name, option in ALL.items() if option.group == SEARCH)
+METHOD_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == METHOD)
+ENGINE_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == ENGINE)
+REPORT_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == REPORT)
 #: Flags of every method.
 COMMON_FLAGS = (*REPORT_FLAGS, *ENGINE_FLAGS)
 #: Switches, False by default.
-SWITCHES = tuple(name for name, one in OPTIONS.items() if one.kind is bool)
+SWITCHES = tuple(name for name, option in OPTIONS.items() if option.kind is bool)
 
 
 def check_values(given: Mapping[str, Any]) -> None:

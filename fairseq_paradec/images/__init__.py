@@ -261,13 +261,13 @@ def read_sizes(folder: str) -> tuple[Size, Size]:
     return small, large
 
 
-def _size_in(found: object) -> Size | None:
+def _size_in(entry: object) -> Size | None:
     """Read one size of a JSON document; None if it is no size."""
     names = ("height", "width", "channels")
-    if not isinstance(found, dict) or any(type(found.get(name)) is not int for name in names):
+    if not isinstance(entry, dict) or any(type(entry.get(name)) is not int for name in names):
         return None
     try:
-        return Size(*(found[name] for name in names))
+        return Size(*(entry[name] for name in names))
     except UsageError:
         return None
 

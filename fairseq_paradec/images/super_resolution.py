@@ -105,14 +105,14 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
         dataset = self.datasets[split]
         names = (self.cfg.source_lang, self.cfg.target_lang)
         lengths = (dataset.src_sizes, dataset.tgt_sizes)
-        for name, found, size in zip(names, lengths, self.image_sizes, strict=True):
-            if found is None:
+        for name, counts, size in zip(names, lengths, self.image_sizes, strict=True):
+            if counts is None:
                 continue
-            wrong = np.flatnonzero(found != size.num_tokens + 1)
+            wrong = np.flatnonzero(counts != size.num_tokens + 1)
             if wrong.size:
                 raise UsageError(
                     f"DATA: got {self.cfg.data!r}, in whose {split!r} the {name} image {wrong[0]} "
-                    f"has {found[wrong[0]] - 1} intensities; allowed: {size.num_tokens}, for "
+                    f"has {counts[wrong[0]] - 1} intensities; allowed: {size.num_tokens}, for "
                     f"{size}, as {images.SIZES} says"
                 )
 

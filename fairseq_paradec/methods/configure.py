@@ -51,13 +51,13 @@ def configure(*sources: Any, **options: Any) -> DecodingConfig:
             raise name_error("configure()", name, ALL)
     given: dict[str, Any] = {}
     for source in (SimpleNamespace(**options), *sources):
-        found = {name: getattr(source, name, None) for name in ALL}
+        values = {name: getattr(source, name, None) for name in ALL}
         named = given.get("decoding")
-        if named not in (None, found["decoding"]):
+        if named not in (None, values["decoding"]):
             kept = SEARCH_OPTIONS
             kept += () if named in STOCK_DECODINGS else COMMON_FLAGS
-            found = {name: found[name] for name in kept}
-        given = {name: v for name, v in found.items() if v is not None} | given
+            values = {name: values[name] for name in kept}
+        given = {name: v for name, v in values.items() if v is not None} | given
     given = {n: v for n, v in given.items() if v is not False or ALL[n].kind is not bool}
     return _checked(given)
 
@@ -156,7 +156,7 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
     if method.helper is not None and method.needs_drafter and not given.get("drafter_path"):
         raise needs("--decoding", decoding, f"--drafter-path with {method.helper.wanted}")
     if given.get("audit") and not method.audited:
-        others = ", ".join(name for name, one in METHODS.items() if one.audited)
+        others = ", ".join(name for name, method in METHODS.items() if method.audited)
         raise needs("--audit", True, f"a --decoding that verifies: {others}; {decoding} does not")
 
 
@@ -212,7 +212,7 @@ def check_search(config: DecodingConfig) -> None:
         name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
         raise needs(flag(name), getattr(config, name), "--sampling")
     if not method.reads_beam(config) and config.is_given("beam") and config.beam != 1:
-        beams = ", ".join(name for name, one in METHODS.items() if "beam" in one.reads)
+        beams = ", ".join(name for name, method in METHODS.items() if "beam" in method.reads)
         needed = f"--decoding beam or another that reads it ({beams})"
         raise needs("--beam", config.beam, f"{needed}; {method.name} is greedy search")
 

@@ -15,7 +15,7 @@ def flag_help(name: str) -> str:
     """Return the help of a flag: the methods that read it, its help, and its default."""
     option = OPTIONS[name]
     if name == "decoding":
-        summaries = STOCK_DECODINGS | {one.name: one.summary for one in METHODS.values()}
+        summaries = STOCK_DECODINGS | {method.name: method.summary for method in METHODS.values()}
         methods = "; ".join(f"{method}: {summary}" for method, summary in summaries.items())
         return f"{option.help}. {methods}"
     owners = f"{', '.join(readers(name))}: " if option.group == METHOD else ""
@@ -28,10 +28,10 @@ def default_words(option: Option) -> str:
     if option.kind is bool:
         return ""
     words = [option.absent if option.default is None else str(option.default)]
-    others = [one for one in METHODS.values() if option.name in one.defaults]
-    words += [f"{one.name}: {one.defaults[option.name]}" for one in others]
+    others = [method for method in METHODS.values() if option.name in method.defaults]
+    words += [f"{method.name}: {method.defaults[option.name]}" for method in others]
     if option.name == "block_size":
-        trained = [one.name for one in METHODS.values() if one.trained_block]
+        trained = [method.name for method in METHODS.values() if method.trained_block]
         words.append(f"{', '.join(trained)}: as in training")
     return "; ".join(words)
 

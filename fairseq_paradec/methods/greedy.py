@@ -63,10 +63,10 @@ def write_rows(scorer: Any, rows: Sequence[Row], rules: TokenRules) -> None:
         most = AT_ONCE if all(row.end is None for row in live) else SOON
         counts = [min(row.room, most) for row in live]
         tokens, scores, _ = write(scorer, scorer.projection, rules, live, counts)
-        for row, found, log_probs in zip(live, tokens, scores, strict=True):
+        for row, new, log_probs in zip(live, tokens, scores, strict=True):
             start = len(row.tokens)
-            row.passes += [PassRecord(start + i, 0, 0, 1) for i in range(len(found))]
-            row.commit(found, log_probs, rules.eos)
+            row.passes += [PassRecord(start + i, 0, 0, 1) for i in range(len(new))]
+            row.commit(new, log_probs, rules.eos)
             row.tell_end()
         stay = [b for b, row in enumerate(live) if not row.finished]
         live = [live[b] for b in stay]

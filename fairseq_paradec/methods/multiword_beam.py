@@ -55,7 +55,7 @@ def extend(best: Best, scores: Tensor, eos: int, beam: int, native: bool = False
         native: by the native library; ``best`` is in fp32 and on the CPU.
     """
     if native:
-        return Extension(*(Candidates(*one) for one in native_extend(best, scores, eos, beam)))
+        return Extension(*(Candidates(*parts) for parts in native_extend(best, scores, eos, beam)))
     if beam == 1:
         return _extend_greedily(best, scores, eos)
     words, top, end = best  # S×W×z×K, S×W×z×K, S×W×z
@@ -98,9 +98,9 @@ def extend(best: Best, scores: Tensor, eos: int, beam: int, native: bool = False
     return Extension(joined, Candidates(alive, parent, words, word_scores))
 
 
-def _extend_greedily(found: Best, scores: Tensor, eos: int) -> Extension:
+def _extend_greedily(choices: Best, scores: Tensor, eos: int) -> Extension:
     """Take the best word of each slot; the first ``</s>`` ends the hypothesis."""
-    words, best = found.tokens[..., 0], found.scores[..., 0]  # S×1×z
+    words, best = choices.tokens[..., 0], choices.scores[..., 0]  # S×1×z
     totals = scores + best[:, 0].cumsum(dim=1)  # S×z
     ends = words[:, 0].eq(eos)
     end, has_end = ends.int().argmax(dim=1, keepdim=True), ends.any(dim=1, keepdim=True)

@@ -108,7 +108,7 @@ class Reports:
         """Count sentences."""
         for row in rows:
             self.stats.add(len(row.tokens), len(row.passes))
-            if any(one.num_drafted for one in row.passes):
+            if any(record.num_drafted for record in row.passes):
                 self._drafted.add(len(row.tokens), len(row.passes))
 
     def close(self) -> None:

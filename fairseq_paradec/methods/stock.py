@@ -74,7 +74,7 @@ class StockDecoder:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
         with computing(), self._turns:  # it keeps its count, and the batch's lengths
             self._counted.passes = 0
-            found: list[list[dict[str, Any]]] = self.search.generate(
+            outputs: list[list[dict[str, Any]]] = self.search.generate(
                 self.models,
                 sample,
                 prefix_tokens=prefix_tokens,
@@ -82,10 +82,10 @@ class StockDecoder:
                 bos_token=bos_token,
             )
             passes = self._counted.passes
-        for hypos in found:
+        for hypos in outputs:
             for hypo in hypos:
                 hypo |= {"steps": passes, "history": []}
-        return found
+        return outputs
 
     # ---- as a candidate of auto_fast -------------------------------------------------------------
 
@@ -102,12 +102,12 @@ class StockDecoder:
         prefix = None
         if rules.forced_len > 0:
             prefix = torch.tensor([row.prefix for row in rows], device=rules.device)
-        found = self.decode({"net_input": net_input}, prefix, bos_token=rules.start)
-        for row, hypos in zip(rows, found, strict=True):
+        outputs = self.decode({"net_input": net_input}, prefix, bos_token=rules.start)
+        for row, hypos in zip(rows, outputs, strict=True):
             row.tokens = hypos[0]["tokens"].tolist()
             row.scores = hypos[0]["positional_scores"].tolist()
             row.passes = [PassRecord(i, 0, 0, 1) for i in range(len(row.tokens))]
             row.finished = True
             for hypo in hypos:
                 hypo["steps"] = len(hypo["tokens"])
-        return found
+        return outputs

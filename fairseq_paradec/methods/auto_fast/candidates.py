@@ -46,9 +46,9 @@ def candidates(
     """
     with_budget = config.latency_budget_ms is not None
     limits = {name: getattr(config, name) for name in SEARCH_OPTIONS}
-    found = []
+    offered = []
     if with_budget:
-        found.append(Candidate(f"beam --beam {beam}", DecodingConfig("beam", **limits), BEAM))
+        offered.append(Candidate(f"beam --beam {beam}", DecodingConfig("beam", **limits), BEAM))
     for name, method in METHODS.items():
         if method.candidates is None or method.drafter not in (None, *drafters):
             continue
@@ -65,10 +65,10 @@ def candidates(
             label, given = " ".join((name, *words)), replace(base, **flags, given=frozenset(flags))
             if not method.is_lossless(given):
                 if with_budget:
-                    found.append(Candidate(label, given, RELAXED))
+                    offered.append(Candidate(label, given, RELAXED))
                 continue
-            found.append(Candidate(label, given))
-    return found
+            offered.append(Candidate(label, given))
+    return offered
 
 
 def beam_candidates(
@@ -78,7 +78,7 @@ def beam_candidates(
     limits = {name: getattr(config, name) for name in SEARCH_OPTIONS}
     limits |= {"engine": config.engine, "engine_dtype": config.engine_dtype}
     plain = DecodingConfig("multiword_beam", **limits)
-    found = [Candidate(f"multiword_beam --beam {config.beam}", plain)]
+    offered = [Candidate(f"multiword_beam --beam {config.beam}", plain)]
     for name, method in METHODS.items():
         if method.candidates is None or not method.beams:
             continue
@@ -90,5 +90,5 @@ def beam_candidates(
         for depth in DEPTHS:
             label = f"{name} --beam {config.beam} --block-size {depth}"
             options: dict[str, Any] = {**method.defaults, **limits, "block_size": depth}
-            found.append(Candidate(label, DecodingConfig(name, drafter_path=path, **options)))
-    return found
+            offered.append(Candidate(label, DecodingConfig(name, drafter_path=path, **options)))
+    return offered

@@ -159,7 +159,7 @@ class Trial:
     def is_done(self) -> bool:
         """Whether the measurement is complete."""
         late = self.seconds > SECONDS and self.batches >= LATER_LIMITS[0][0]
-        late = late and all(len(self.ratios.get(one, ())) > 1 for one in self.running)
+        late = late and all(len(self.ratios.get(label, ())) > 1 for label in self.running)
         alone = len(self.running) <= 1 and self.batches >= LATER_LIMITS[-1][0]
         return self.batches >= BATCHES or late or alone or self.running == [self.base]
 

@@ -54,8 +54,8 @@ class MeasuringDecoder(Decoder):
             self.base = offered[0].label
         else:
             offered = candidates(config, drafters, len(self.words), config.beam, models[0])
-        self.candidates = {one.label: one for one in offered}
-        self.quality = {one.label: one.quality for one in offered}
+        self.candidates = {candidate.label: candidate for candidate in offered}
+        self.quality = {candidate.label: candidate.quality for candidate in offered}
         self._generators: dict[str, Any] = {}
         # The candidates share scorers, since one of them decodes at a time.
         self._scorers: dict[Any, Any] = {}
@@ -64,8 +64,8 @@ class MeasuringDecoder(Decoder):
         self._excluded: set[str] = set()  # candidates that failed or were not lossless
         self._trials: dict[Bin, Trial] = {}
         self._generator(self.base)
-        for label, one in self.candidates.items():
-            method = METHODS.get(one.config.decoding)
+        for label, candidate in self.candidates.items():
+            method = METHODS.get(candidate.config.decoding)
             if method is not None and method.drafter is not None:
                 self._generator(label)  # raises an error now if the drafter does not fit
                 break
@@ -180,7 +180,7 @@ class MeasuringDecoder(Decoder):
 
     def _drop(self, trial: Trial) -> None:
         """Drop slow candidates."""
-        trial.drop([one for one in trial.running if self.quality[one] == LOSSLESS])
+        trial.drop([label for label in trial.running if self.quality[label] == LOSSLESS])
 
 
 def greedy_passes(rows: Sequence[Row]) -> int:

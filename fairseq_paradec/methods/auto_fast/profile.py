@@ -165,7 +165,7 @@ def _read(path: str) -> list[dict[str, Any]]:
             if any(name not in entry for name in KEYS):
                 raise ValueError("a profile that does not say what it is for")
             names = set(entry["flags"]["candidates"])
-            if not all(names.issuperset(one.ratios) for one in _bins(entry).values()):
+            if not all(names.issuperset(measured.ratios) for measured in _bins(entry).values()):
                 raise ValueError("a bin with other candidates than the profile's")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise option_error(
@@ -185,13 +185,13 @@ def _bins(entry: dict[str, Any]) -> dict[Bin, Measured]:
     """
     bins, names = {}, entry["flags"]["candidates"]
     base = "greedy" if "greedy" in names else names[0]
-    for one in entry["bins"]:
-        ratios, ms, tokens = (_numbers(one[name]) for name in ("ratios", "ms", "tokens"))
+    for stored in entry["bins"]:
+        ratios, ms, tokens = (_numbers(stored[name]) for name in ("ratios", "ms", "tokens"))
         if base not in ratios or not ratios.keys() == ms.keys() == tokens.keys():
             raise ValueError("a bin whose candidates do not agree")
-        where = Bin(int(one["sentences"]), int(one["source"]))
-        per_pass = _numbers({"": one["pass_seconds"]})[""]
-        batches, seconds = int(one["batches"]), float(one["seconds"])
+        where = Bin(int(stored["sentences"]), int(stored["source"]))
+        per_pass = _numbers({"": stored["pass_seconds"]})[""]
+        batches, seconds = int(stored["batches"]), float(stored["seconds"])
         bins[where] = Measured(batches, seconds, ratios, ms, per_pass, tokens)
     return bins
 

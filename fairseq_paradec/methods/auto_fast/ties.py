@@ -34,5 +34,5 @@ def gap(ours: Row, other: Row) -> float:
 
 def score_gap(ours: Row, other: Row) -> float:
     """Return how far the log-probabilities of two beam searches' outputs are apart, a token."""
-    one, two = (sum(row.scores) / len(row.scores) for row in (ours, other))
-    return abs(one - two)
+    our_score, other_score = (sum(row.scores) / len(row.scores) for row in (ours, other))
+    return abs(our_score - other_score)
