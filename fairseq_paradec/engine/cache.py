@@ -52,12 +52,12 @@ def moves(
     starts: Sequence[int], paths: Sequence[Sequence[int]], capacity: int
 ) -> list[tuple[int, int, int]]:
     """Return what ``gather`` moves: a row, the slot to move to, and the slot to move from."""
-    found = []
+    copies = []
     for row, (start, path) in enumerate(zip(starts, paths, strict=True)):
         assert list(path) == sorted(set(path)), "a path's slots ascend"
         assert not path or start <= path[0] <= path[-1] < capacity, "no slots of a tree"
-        found += [(row, to, of) for to, of in enumerate(path, start) if to != of]
-    return found
+        copies += [(row, to, of) for to, of in enumerate(path, start) if to != of]
+    return copies
 
 
 class Cache:
@@ -140,9 +140,9 @@ class Cache:
             starts: of row b, the first ``starts[b]`` slots stay.
             paths: of row b, the slots that follow them, ascending; no others stay cached.
         """
-        found = moves(starts, paths, self.capacity)
-        if found:
-            rows, to, of = torch.tensor(found, device=self.keys.device).unbind(1)
+        copies = moves(starts, paths, self.capacity)
+        if copies:
+            rows, to, of = torch.tensor(copies, device=self.keys.device).unbind(1)
             self.keys[:, rows, to] = self.keys[:, rows, of]
         self.keep([start + len(path) for start, path in zip(starts, paths, strict=True)])
 

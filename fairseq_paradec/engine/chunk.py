@@ -111,19 +111,19 @@ class ChunkScorer:
             return None
         if not getattr(self.given, "_is_generation_fast", False):
             return None  # its weights change
-        found: Packed | str
+        packed_or_reason: Packed | str
         level, name = logging.INFO, type(self.given).__name__
         try:
-            found = packed(self.given, dtype, lambda: self._gather("plain"))
+            packed_or_reason = packed(self.given, dtype, lambda: self._gather("plain"))
         except NativeUnavailable as error:
-            found, level = f"the native library is not there: {error}", logging.WARNING
-        if isinstance(found, Packed):
-            return found
+            packed_or_reason, level = f"the native library is not there: {error}", logging.WARNING
+        if isinstance(packed_or_reason, Packed):
+            return packed_or_reason
         if kind == "native":
-            raise option_error("--engine", kind, f"torch with this {name}: {found}")
-        if (name, found) not in _SAID:
-            _SAID.add((name, found))
-            log.log(level, "passes of this %s are torch's: %s", name, found)
+            raise option_error("--engine", kind, f"torch with this {name}: {packed_or_reason}")
+        if (name, packed_or_reason) not in _SAID:
+            _SAID.add((name, packed_or_reason))
+            log.log(level, "passes of this %s are torch's: %s", name, packed_or_reason)
         return None
 
     def save_packed(self, path: Path) -> None:

@@ -105,9 +105,9 @@ class NativeProjection(Projection):
     def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see Projection."""
         ends = torch.full(hidden.shape[:2], at.rules.eos)
-        found = native_choose(self.linear, self.read(hidden), at, ends, count=count)
-        assert found.draft_scores is not None
-        return Best(found.tokens, found.scores, found.draft_scores)
+        chosen = native_choose(self.linear, self.read(hidden), at, ends, count=count)
+        assert chosen.draft_scores is not None
+        return Best(chosen.tokens, chosen.scores, chosen.draft_scores)
 
     def draft(self, hidden: Tensor, at: Positions, normalised: bool = False) -> Scored:
         """Choose the best token at every position; see Projection."""

@@ -82,15 +82,15 @@ class _Tables:
             scores=self.scores.data_ptr(),
         )
 
-    def found(self) -> list[Searched]:
+    def searched(self) -> list[Searched]:
         """Return what was found."""
-        found = []
+        searched = []
         for s, (taken, number) in enumerate(
             zip(self.passes.tolist(), self.counts.tolist(), strict=True)
         ):
             ends = self.lengths[s, :number].tolist()
             texts, values = self.words[s, :number], self.scores[s, :number]
-            found.append(
+            searched.append(
                 Searched(
                     taken,
                     self.totals[s, :number].tolist(),
@@ -98,7 +98,7 @@ class _Tables:
                     [value[:n].tolist() for value, n in zip(values, ends, strict=True)],
                 )
             )
-        return found
+        return searched
 
 
 def native_search(
@@ -116,7 +116,7 @@ def native_search(
             torch.get_num_threads(),
         )
     )
-    return tables.found()
+    return tables.searched()
 
 
 class NativeModel(NamedTuple):
@@ -149,8 +149,12 @@ def native_search_drafts(
         depth=depth, joined=drafter.cache is verifier.cache, rounds=rounds.data_ptr()
     )
     models = [
-        (one.weights.stack.address, one.linear.address, ctypes.byref(one.cache.source_store))
-        for one in (verifier, drafter)
+        (
+            scorer.weights.stack.address,
+            scorer.linear.address,
+            ctypes.byref(scorer.cache.source_store),
+        )
+        for scorer in (verifier, drafter)
     ]
     check_pass(
         library().paradec_search_drafts(
@@ -162,8 +166,10 @@ def native_search_drafts(
             torch.get_num_threads(),
         )
     )
-    found = tables.found()
-    return found, [rows[: one.passes].tolist() for rows, one in zip(rounds, found, strict=True)]
+    searched = tables.searched()
+    return searched, [
+        rows[: sentence.passes].tolist() for rows, sentence in zip(rounds, searched, strict=True)
+    ]
 
 
 def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypotheses, Hypotheses]:

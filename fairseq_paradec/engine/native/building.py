@@ -48,9 +48,9 @@ class NativeUnavailable(Exception):
 
 def targets() -> Iterator[tuple[str, tuple[str, ...], frozenset[str]]]:
     """Yield the instruction sets of this kind of machine; see ``TARGETS``."""
-    for one in TARGETS:
-        if not one[2] or platform.machine() in ("x86_64", "AMD64"):
-            yield one
+    for target in TARGETS:
+        if not target[2] or platform.machine() in ("x86_64", "AMD64"):
+            yield target
 
 
 def usable() -> list[tuple[str, tuple[str, ...]]]:
@@ -78,7 +78,7 @@ def build_all(folder: Path) -> None:
         old.unlink()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         tried = [pool.submit(build, name, flags, folder) for name, flags, _ in targets()]
-    failed = [error for one in tried if (error := one.exception()) is not None]
+    failed = [error for build in tried if (error := build.exception()) is not None]
     if len(failed) == len(tried):
         raise failed[0]
 

@@ -138,7 +138,7 @@ class NativeCache:
 
     def _drop(self, pair: Pair) -> None:
         """Give back the room of keys and values."""
-        where = [one.data_ptr() for one in self._taken].index(pair[0].data_ptr())
+        where = [keys.data_ptr() for keys in self._taken].index(pair[0].data_ptr())
         _pages.give_back([self._taken.pop(where)])
 
     def add(self, states: Tensor, padding: Tensor | None) -> None:
@@ -168,16 +168,16 @@ class NativeCache:
 
     def gather(self, starts: Sequence[int], paths: Sequence[Sequence[int]]) -> None:
         """Keep one path of each row's tree; see ``Cache.gather``."""
-        found = moves(starts, paths, self.capacity)
-        if found:
-            rows, to, of = zip(*found, strict=True)
+        copies = moves(starts, paths, self.capacity)
+        if copies:
+            rows, to, of = zip(*copies, strict=True)
             library().paradec_move(
                 self._stack.address,
                 ctypes.byref(self.store),
                 array_of([self.rows[row] for row in rows]),
                 array_of(to),
                 array_of(of),
-                len(found),
+                len(copies),
             )
         self.keep([start + len(path) for start, path in zip(starts, paths, strict=True)])
 

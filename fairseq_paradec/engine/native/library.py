@@ -236,10 +236,10 @@ def library() -> Any:
     Raises:
         NativeUnavailable: there is none, and none can be built.
     """
-    found = _load()
-    if isinstance(found, NativeUnavailable):
-        raise found
-    return found
+    loaded = _load()
+    if isinstance(loaded, NativeUnavailable):
+        raise loaded
+    return loaded
 
 
 def path() -> Path:
@@ -286,23 +286,23 @@ def _open(path: Path) -> Any:
     """
     if path.stem.rpartition("-")[2] != hash_of(path.read_bytes()):
         raise OSError(f"{path.name} is damaged")
-    found = ctypes.CDLL(str(path))
+    opened = ctypes.CDLL(str(path))
     for function, (result, arguments) in _SIGNATURES.items():
-        getattr(found, function).restype = result
-        getattr(found, function).argtypes = arguments
-    if found.paradec_layout().decode() != layout():
+        getattr(opened, function).restype = result
+        getattr(opened, function).argtypes = arguments
+    if opened.paradec_layout().decode() != layout():
         raise OSError(f"{path.name} has another interface than this package")
-    if not found.paradec_allowed():
+    if not opened.paradec_allowed():
         raise OSError(f"{path.name}: the kernel does not let this process use matrix tiles")
-    return found
+    return opened
 
 
 def layout() -> str:
     """Return what a library must say of itself: version, and sizes and offsets of structures."""
     lines = [str(VERSION)]
-    for one in STRUCTURES:
-        fields = [f"{name}@{getattr(one, name).offset}" for name, *_ in one._fields_]
-        lines.append(" ".join((one.__name__, str(ctypes.sizeof(one)), *fields)))
+    for structure in STRUCTURES:
+        fields = [f"{name}@{getattr(structure, name).offset}" for name, *_ in structure._fields_]
+        lines.append(" ".join((structure.__name__, str(ctypes.sizeof(structure)), *fields)))
     return "\n".join(lines)
 
 

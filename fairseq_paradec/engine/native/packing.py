@@ -63,10 +63,10 @@ def packed(model: Any, form: str, gather: Callable[[], DecoderWeights]) -> Packe
         known = _PACKED.setdefault(model, {})
         if form in known and known[form][0] == stamp:
             return known[form][1]
-        found = _pack_or_map(model, form, gather(), stamp)
-        if isinstance(found, Packed):
-            known[form] = stamp, found
-        return found
+        packed_or_reason = _pack_or_map(model, form, gather(), stamp)
+        if isinstance(packed_or_reason, Packed):
+            known[form] = stamp, packed_or_reason
+        return packed_or_reason
 
 
 def offer(model: Any, form: str, path: Path) -> None:
@@ -77,8 +77,8 @@ def offer(model: Any, form: str, path: Path) -> None:
 def save_packed(model: Any, form: str, gather: Callable[[], DecoderWeights], path: Path) -> None:
     """Write the weights of a model, which ``packed`` packs, to a file."""
     shelf = Shelf(form, FORMS[form])
-    found = _pack_all(model, form, gather(), shelf)
-    assert isinstance(found, Packed)
+    packed_or_reason = _pack_all(model, form, gather(), shelf)
+    assert isinstance(packed_or_reason, Packed)
     shelf.save(path)
 
 

@@ -189,8 +189,8 @@ def native_write(
     bits, forced = bits_of(limits), limits.forced
     # Arrays and tensors live until the library has read and written what the structures point to.
     chunk_tokens = (ctypes.c_int64 * (batch * width))()
-    for b, one in enumerate(new):
-        chunk_tokens[b * width : b * width + len(one)] = list(one)
+    for b, fed in enumerate(new):
+        chunk_tokens[b * width : b * width + len(fed)] = list(fed)
     lengths, own, source = (
         array_of(cache.lengths),
         array_of(cache.rows),
@@ -231,7 +231,7 @@ def native_write(
             torch.get_num_threads(),
         )
     )
-    cache.keep([n + len(one) + max(0, w - 1) for n, one, w in zip(cache.lengths, new, written)])
+    cache.keep([n + len(fed) + max(0, w - 1) for n, fed, w in zip(cache.lengths, new, written)])
     spans = [slice(b * most, b * most + w) for b, w in enumerate(written)]
     return [tokens[span] for span in spans], [scores[span] for span in spans]
 

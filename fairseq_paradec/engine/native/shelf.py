@@ -108,7 +108,7 @@ def open_shelf(path: Path, form: str, number: int) -> Shelf | str:
     maps: Any = head.get("maps")
     if head.get("form") != form or not _are_sizes(maps):
         return "it is of another form"
-    if len(content) != start + sum(library().paradec_map_bytes(*one, number) for one in maps):
+    if len(content) != start + sum(library().paradec_map_bytes(*sizes, number) for sizes in maps):
         return "it is cut short"
     return Shelf(form, number, content, maps, start)
 
@@ -116,8 +116,8 @@ def open_shelf(path: Path, form: str, number: int) -> Shelf | str:
 def _are_sizes(maps: Any) -> bool:
     """Return whether a value is a list of pairs of sizes."""
     return isinstance(maps, list) and all(
-        isinstance(one, list)
-        and len(one) == 2
-        and all(type(n) is int and 0 < n < _MOST for n in one)
-        for one in maps
+        isinstance(sizes, list)
+        and len(sizes) == 2
+        and all(type(n) is int and 0 < n < _MOST for n in sizes)
+        for sizes in maps
     )

@@ -113,14 +113,14 @@ class NativeHeads:
         """Compute the outputs of learned heads in a row, B×D -> B×N×D; see BlockHeads."""
         inputs = states if following is None else torch.cat((states, following), dim=1)
         hidden = self.inner(inputs, activation=self.activation)  # B×W
-        found = torch.empty(len(states), self.count, states.size(1))
-        parts = [(hidden, found.flatten(1))]
+        outputs = torch.empty(len(states), self.count, states.size(1))
+        parts = [(hidden, outputs.flatten(1))]
         if len(self.outer) > 1:
-            parts = list(zip(hidden.chunk(self.count, dim=1), found.unbind(1), strict=True))
+            parts = list(zip(hidden.chunk(self.count, dim=1), outputs.unbind(1), strict=True))
         for outer, (x, y) in zip(self.outer, parts, strict=True):
             outer(x, y)
-        found = found[:, heads[0] - self.first : heads[-1] + 1 - self.first]
-        return found.add_(states[:, None])
+        outputs = outputs[:, heads[0] - self.first : heads[-1] + 1 - self.first]
+        return outputs.add_(states[:, None])
 
 
 class NativeStack:
