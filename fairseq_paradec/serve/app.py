@@ -152,18 +152,18 @@ class Routes:
         self._check_length([*texts, *(predictions or [])])
         pair, sure = self._pair("\n".join(texts), asked.source, asked.target)
         way = self._way(pair, asked, asked.alternatives, predictions is not None)
-        found = await unless_gone(
+        translated = await unless_gone(
             request, translate(self.scheduler, way, texts, asked.format, predictions)
         )
         self._log_texts(texts)
         answer = {
-            "translatedText": [one.text for one in found.texts],
-            "notes": [note for one in found.texts for note in one.notes],
-            "tokens": found.counts.tokens,
-            **costs(found.counts),
+            "translatedText": [text.text for text in translated.texts],
+            "notes": [note for text in translated.texts for note in text.notes],
+            "tokens": translated.counts.tokens,
+            **costs(translated.counts),
         }
         if asked.alternatives > 0:
-            answer["alternatives"] = found.others
+            answer["alternatives"] = translated.others
         if sure is not None:
             answer["detectedLanguage"] = [{"language": pair[0], "confidence": sure}] * len(texts)
         if isinstance(asked.q, str):
@@ -208,12 +208,12 @@ class Routes:
             first = await anext(events)  # what is wrong with the request is said by its status
             return StreamingResponse(joined(first, events), media_type="text/event-stream")
         predictions = None if given is None else [given]
-        found = await unless_gone(
+        translated = await unless_gone(
             request, translate(self.scheduler, way, [asked.text], asked.format, predictions)
         )
-        (text,) = found.texts
+        (text,) = translated.texts
         answer = {"object": "translation", "text": text.text, "notes": text.notes}
-        return JSONResponse(head | answer | {"usage": usage(found.counts)})
+        return JSONResponse(head | answer | {"usage": usage(translated.counts)})
 
     async def _events(
         self, head: dict[str, Any], way: Way, asked: bodies.TranslationRequest
@@ -229,9 +229,9 @@ class Routes:
                 if isinstance(part, str):
                     yield event(head | chunk(part))
                 else:
-                    number, one = part
+                    number, watched = part
                     name = {"object": "translation.pass", "sentence": number}
-                    yield event(head | name | {"pass": one})
+                    yield event(head | name | {"pass": watched})
             last = chunk("", "stop") | {"notes": stream.notes, "usage": usage(stream.counts)}
             yield event(head | last)
             yield "data: [DONE]\n\n"
@@ -266,16 +266,16 @@ class Routes:
         if scheme.lower() != "bearer":
             bearer = ""
         known = [
-            hmac.compare_digest(key.encode(), one.encode())
+            hmac.compare_digest(key.encode(), shown.encode())
             for key in keys
-            for one in (given, bearer.strip())
+            for shown in (given, bearer.strip())
         ]
         if keys and not any(known):
             raise Refused(403, "the API key is missing or wrong")
 
     def _check_length(self, texts: Sequence[str]) -> None:
         """Refuse texts that are too long together; an empty one counts as a character."""
-        most, count = self.settings.max_characters, sum(max(1, len(one)) for one in texts)
+        most, count = self.settings.max_characters, sum(max(1, len(text)) for text in texts)
         if count > most:
             text = f"the texts have {count} characters; allowed: {most}"
             raise Refused(413, f"{text} (paradec serve --max-characters)")
@@ -327,7 +327,7 @@ async def read(request: Request, model: type[M]) -> M:
     try:
         if is_form:
             fields = parse_qs(raw.decode(), keep_blank_values=True, errors="strict")
-            values = {name: found if found[1:] else found[0] for name, found in fields.items()}
+            values = {name: given if given[1:] else given[0] for name, given in fields.items()}
             return model.model_validate(values)
         return model.model_validate_json(raw)
     except ValidationError as fault:
@@ -400,8 +400,8 @@ async def joined(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
     """Yield a first event and the rest; a fault in between is an event, too."""
     yield first
     try:
-        async for one in rest:
-            yield one
+        async for later in rest:
+            yield later
     except Exception as fault:
         logger.error("a stream fails (%s)", type(fault).__name__)
         yield event({"error": "internal error"})

@@ -38,7 +38,7 @@ NOT_SHOWN = ("auto_fast", "multiword_beam")
 
 def fitting(translator: Translator) -> list[str]:
     """Return the lossless decoders that fit a model; they are built for that."""
-    found = []
+    names = []
     for name, method in METHODS.items():
         if not method.is_lossless_by_default or name in NOT_SHOWN:
             continue
@@ -46,8 +46,8 @@ def fitting(translator: Translator) -> list[str]:
             translator.generator({"decoding": name})
         except UsageError:
             continue
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 class Fleet:
@@ -61,15 +61,15 @@ class Fleet:
     """
 
     def __init__(self, folders: Sequence[str]) -> None:
-        found: dict[tuple[str, str], tuple[Path, ModelFolder]] = {}
+        models: dict[tuple[str, str], tuple[Path, ModelFolder]] = {}
         for path in map(Path, folders):
             folder = model_folder.read(path)
             pair = folder.source, folder.target
-            if pair in found:
+            if pair in models:
                 given = f"{path}, a second one from {pair[0]} to {pair[1]}"
                 raise option_error("--model", given, "one model for each pair of languages")
-            found[pair] = path, folder
-        self.models = {pair: Translator(*one) for pair, one in found.items()}
+            models[pair] = path, folder
+        self.models = {pair: Translator(path, own) for pair, (path, own) in models.items()}
 
     def warm_up(self, options: dict[str, Any]) -> None:
         """Build what takes seconds, before the first request needs it.
@@ -80,10 +80,10 @@ class Fleet:
         Raises:
             UsageError: they are wrong, or do not fit a model.
         """
-        for pair, one in self.models.items():
-            one.generator(options)
+        for pair, translator in self.models.items():
+            translator.generator(options)
             name = "-".join(pair)
-            decoders = self.decoders[name] or [one.usual("auto_fast")]
+            decoders = self.decoders[name] or [translator.usual("auto_fast")]
             logger.info("%s: %s", name, ", ".join(decoders))
         if self.detector is not None:
             logger.info("languages are detected")
@@ -96,7 +96,7 @@ class Fleet:
     @cached_property
     def decoders(self) -> dict[str, list[str]]:
         """The lossless decoders that fit each model, by its name; they are built for that."""
-        return {"-".join(pair): fitting(one) for pair, one in self.models.items()}
+        return {"-".join(pair): fitting(translator) for pair, translator in self.models.items()}
 
     def languages(self) -> list[dict[str, Any]]:
         """Return the source languages, each with its targets."""
@@ -104,8 +104,8 @@ class Fleet:
         for source, target in self.models:
             targets.setdefault(source, []).append(target)
         return [
-            {"code": code, "name": NAMES.get(code, code), "targets": sorted(found)}
-            for code, found in sorted(targets.items())
+            {"code": code, "name": NAMES.get(code, code), "targets": sorted(others)}
+            for code, others in sorted(targets.items())
         ]
 
     @cached_property
@@ -125,11 +125,14 @@ class Fleet:
         """
         if self.detector is None:
             raise LookupError(NO_DETECTOR)
-        found = self.detector.compute_language_confidence_values(text)
-        likely = [one for one in found if one.value >= 0.01] or found[:1]
+        guesses = self.detector.compute_language_confidence_values(text)
+        likely = [guess for guess in guesses if guess.value >= 0.01] or guesses[:1]
         return [
-            {"language": one.language.iso_code_639_1.name.lower(), "confidence": 100 * one.value}
-            for one in likely
+            {
+                "language": guess.language.iso_code_639_1.name.lower(),
+                "confidence": 100 * guess.value,
+            }
+            for guess in likely
         ]
 
     def source_of(self, text: str, target: str) -> tuple[str, float | None]:
@@ -146,9 +149,9 @@ class Fleet:
             raise LookupError(f"target: {target!r} is not supported; allowed: {allowed}")
         if len(sources) == 1 and self.detector is None:
             return sources[0], None
-        for one in self.detect(text):
-            if one["language"] in sources:
-                return one["language"], one["confidence"]
+        for guess in self.detect(text):
+            if guess["language"] in sources:
+                return guess["language"], guess["confidence"]
         if len(sources) == 1:
             return sources[0], None
         raise LookupError(f"source: the text is in none of {', '.join(sources)}")

@@ -26,56 +26,60 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        name, one = "paradec_", self.registry
+        name, registry = "paradec_", self.registry
         self.requests = Counter(
-            name + "requests", "Requests answered", ["path", "status"], registry=one
+            name + "requests", "Requests answered", ["path", "status"], registry=registry
         )
         self.seconds = Histogram(
             name + "request_seconds",
             "Seconds of a request",
             ["path"],
             buckets=_SECONDS,
-            registry=one,
+            registry=registry,
         )
         by = ["model", "decoding"]
-        self.sentences = Counter(name + "sentences", "Sentences decoded", by, registry=one)
-        self.tokens = Counter(name + "tokens", "Tokens written", by, registry=one)
+        self.sentences = Counter(name + "sentences", "Sentences decoded", by, registry=registry)
+        self.tokens = Counter(name + "tokens", "Tokens written", by, registry=registry)
         self.passes = Counter(
-            name + "passes", "Decoder passes, summed over sentences", by, registry=one
+            name + "passes", "Decoder passes, summed over sentences", by, registry=registry
         )
         self.predicted = Counter(
             name + "prediction_tokens",
             "Tokens of predictions",
             [*by, "verdict"],
-            registry=one,
+            registry=registry,
         )
         self.batch = Histogram(
             name + "batch_sentences",
             "Sentences of a batch",
             by,
             buckets=(1, 2, 4, 8, 16, 32, 64, 128),
-            registry=one,
+            registry=registry,
         )
         self.batch_seconds = Histogram(
-            name + "batch_seconds", "Seconds of a batch", by, buckets=_SECONDS, registry=one
+            name + "batch_seconds", "Seconds of a batch", by, buckets=_SECONDS, registry=registry
         )
         self.waiting = Gauge(
             name + "waiting_sentences",
             "Sentences that wait",
-            registry=one,
+            registry=registry,
             multiprocess_mode="livesum",
         )
 
-    def decoded(self, way: Way, found: Sequence[Translation], seconds: float) -> None:
+    def decoded(self, way: Way, translations: Sequence[Translation], seconds: float) -> None:
         """Count a batch."""
         by = "-".join(way.pair), way.decoding or "default"
-        self.sentences.labels(*by).inc(len(found))
-        self.tokens.labels(*by).inc(sum(one.tokens for one in found))
-        self.passes.labels(*by).inc(sum(one.passes for one in found))
+        self.sentences.labels(*by).inc(len(translations))
+        self.tokens.labels(*by).inc(sum(translation.tokens for translation in translations))
+        self.passes.labels(*by).inc(sum(translation.passes for translation in translations))
         if way.drafted:
-            self.predicted.labels(*by, "accepted").inc(sum(one.accepted for one in found))
-            self.predicted.labels(*by, "rejected").inc(sum(one.rejected for one in found))
-        self.batch.labels(*by).observe(len(found))
+            self.predicted.labels(*by, "accepted").inc(
+                sum(translation.accepted for translation in translations)
+            )
+            self.predicted.labels(*by, "rejected").inc(
+                sum(translation.rejected for translation in translations)
+            )
+        self.batch.labels(*by).observe(len(translations))
         self.batch_seconds.labels(*by).observe(seconds)
 
     def answered(self, path: str, status: int, seconds: float) -> None:

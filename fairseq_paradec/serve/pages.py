@@ -64,11 +64,11 @@ def description(schema: dict[str, Any]) -> HTMLResponse:
 def _table(schema: dict[str, Any]) -> str:
     """Return the fields of a body."""
     rows = []
-    for name, one in schema["properties"].items():
-        kinds = [_kind(each) for each in one.get("anyOf", [one])]
+    for name, field in schema["properties"].items():
+        kinds = [_kind(each) for each in field.get("anyOf", [field])]
         kind = " or ".join(each for each in kinds if each != "null")
-        default = "required" if name in schema["required"] else json.dumps(one.get("default"))
-        cells = (f"<code>{name}</code>", kind, default, one.get("description", ""))
+        default = "required" if name in schema["required"] else json.dumps(field.get("default"))
+        cells = (f"<code>{name}</code>", kind, default, field.get("description", ""))
         texts = [cells[0], *map(html.escape, cells[1:])]
         rows.append("<tr>" + "".join(f"<td>{text}</td>" for text in texts) + "</tr>")
     head = "<tr><th>field<th>type<th>default<th>what it is</tr>"

@@ -174,5 +174,5 @@ def _serve_by_many(settings: Settings, listening: socket.socket, where: str) -> 
         logger.info("serving at %s by %d processes", where, settings.workers)
         processes = Multiprocess(config, [listening])
         processes.run()
-    if any(one.exitcode == STARTUP_FAILURE for one in processes.processes):
+    if any(process.exitcode == STARTUP_FAILURE for process in processes.processes):
         raise UsageError("a process of --workers did not start; its message is above")

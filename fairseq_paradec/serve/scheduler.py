@@ -143,9 +143,9 @@ def begun(chosen: Sequence[Job]) -> list[Job]:
     return [job for job in chosen if job.future.set_running_or_notify_cancel()]
 
 
-def answer(job: Job, begin: float, one: Translation) -> None:
+def answer(job: Job, begin: float, translation: Translation) -> None:
     """Answer a sentence of a batch that began at a time."""
-    job.future.set_result(Done(one, begin, time.perf_counter()))
+    job.future.set_result(Done(translation, begin, time.perf_counter()))
 
 
 class Full(Exception):
@@ -189,7 +189,7 @@ class Scheduler:
         self._cores = settings.cores or max(1, torch.get_num_threads() // settings.threads)
         owned = [fleet.models]
         for _ in range(settings.threads - 1):
-            owned.append({pair: one.twin() for pair, one in fleet.models.items()})
+            owned.append({pair: translator.twin() for pair, translator in fleet.models.items()})
         self._threads = [
             threading.Thread(target=self._work, args=(models,), daemon=True, name=f"decoding-{i}")
             for i, models in enumerate(owned)
@@ -307,8 +307,8 @@ class Scheduler:
         """
         begin = time.perf_counter()
         try:
-            found = self._translate(translator, batch, begin)
-            found += [job.future.result(0).translation for job in batch[len(found) :]]
+            translations = self._translate(translator, batch, begin)
+            translations += [job.future.result(0).translation for job in batch[len(translations) :]]
         except Left as error:
             batch[0].future.set_exception(error)
             return
@@ -325,10 +325,10 @@ class Scheduler:
         end = time.perf_counter()
         with self._changed:  # ``submit`` goes through them
             self._recent.append((len(batch), end - begin))
-        self.decoded(batch[0].way, found, end - begin)
-        for job, one in zip(batch, found, strict=True):
+        self.decoded(batch[0].way, translations, end - begin)
+        for job, translation in zip(batch, translations, strict=True):
             if not job.future.done():
-                answer(job, begin, one)
+                answer(job, begin, translation)
 
     def _translate(
         self, translator: Translator, batch: list[Job], begin: float

@@ -39,11 +39,11 @@ class Counts:
 
     def add(self, done: Done) -> None:
         """Count a sentence."""
-        one = done.translation
-        self.passes += one.passes
-        self.tokens += one.tokens
-        self.accepted += one.accepted
-        self.rejected += one.rejected
+        translation = done.translation
+        self.passes += translation.passes
+        self.tokens += translation.tokens
+        self.accepted += translation.accepted
+        self.rejected += translation.rejected
         self.begin = done.begin if self.begin is None else min(self.begin, done.begin)
         self.end = max(self.end, done.end)
 
@@ -104,7 +104,7 @@ async def translate(
     drafts = None
     if predictions is not None:
         drafts = await aside(long, _drafts, documents, predictions)
-    sentences = [sentence for one in documents for sentence in one.sentences]
+    sentences = [sentence for document in documents for sentence in document.sentences]
     futures = scheduler.submit(way, sentences, drafts)
     try:
         for future in futures:  # one after the other: the loop wakes for few of them
@@ -120,7 +120,7 @@ async def translate(
 def _drafts(documents: Sequence[Document], predictions: Sequence[str]) -> list[str]:
     """Return the drafts of the sentences of all texts."""
     pairs = zip(documents, predictions, strict=True)
-    return [draft for one, text in pairs for draft in one.drafts(text)]
+    return [draft for document, text in pairs for draft in document.drafts(text)]
 
 
 def _join(documents: Sequence[Document], done: Sequence[Done], others: int) -> Answer:
@@ -129,11 +129,14 @@ def _join(documents: Sequence[Document], done: Sequence[Done], others: int) -> A
     for document in documents:
         part = done[first : first + len(document.sentences)]
         first += len(part)
-        for one in part:
-            answer.counts.add(one)
-        answer.texts.append(document.join([_text(one) for one in part]))
+        for sentence in part:
+            answer.counts.add(sentence)
+        answer.texts.append(document.join([_text(sentence) for sentence in part]))
         answer.others.append(
-            [document.join([_text(one, k) for one in part]).text for k in range(1, others + 1)]
+            [
+                document.join([_text(sentence, k) for sentence in part]).text
+                for k in range(1, others + 1)
+            ]
         )
     return answer
 
@@ -145,10 +148,10 @@ def _text(done: Done, place: int = 0) -> str | None:
         done: a sentence.
         place: 0: the best.
     """
-    one = done.translation
-    if one.problem:
+    translation = done.translation
+    if translation.problem:
         return None
-    return [one.text, *one.others][min(place, len(one.others))]
+    return [translation.text, *translation.others][min(place, len(translation.others))]
 
 
 class Stream:
@@ -182,10 +185,10 @@ class Stream:
     def _watch(self, number: int) -> Callable[[Pass], None]:
         """Return who is told of a sentence's passes, in a decoding thread."""
 
-        def tell(one: Pass) -> None:
+        def tell(watched: Pass) -> None:
             if self._left:
                 raise Left
-            self._put((number, one))
+            self._put((number, watched))
 
         return tell
 
@@ -199,7 +202,7 @@ class Stream:
 
     async def parts(self) -> AsyncIterator[str | tuple[int, Pass]]:
         """Yield the translated text part by part, and passes with their sentences' numbers."""
-        found: list[str | None] = [None] * len(self._futures)
+        translations: list[str | None] = [None] * len(self._futures)
         finished: set[int] = set()
         try:
             for piece in self.document.pieces:
@@ -214,8 +217,8 @@ class Stream:
                                 yield told
                         done = self._futures[number].result()
                         self.counts.add(done)
-                        found[number] = _text(done)
-                if text := self.document.written(piece, found, self.notes):
+                        translations[number] = _text(done)
+                if text := self.document.written(piece, translations, self.notes):
                     yield text
         finally:  # the client may have left
             self._left = True
