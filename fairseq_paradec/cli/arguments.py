@@ -83,9 +83,10 @@ class Parser(argparse.ArgumentParser):
 
 def exit_statuses(fails: str | None) -> str:
     """Return what a help says of exit statuses; ``fails``: when it is 1."""
-    one = f"1 if {fails}; " if fails else ""
+    failure = f"1 if {fails}; " if fails else ""
     text = (
-        f"exit status: 0; {one}2 after a mistake, 130 after Ctrl-C, 141 if nobody reads its output"
+        f"exit status: 0; {failure}2 after a mistake, 130 after Ctrl-C, "
+        "141 if nobody reads its output"
     )
     return textwrap.fill(text, 78)
 
@@ -198,9 +199,9 @@ def declare_steps(parser: argparse.ArgumentParser, package: str, steps: Mapping[
     commands = parser.add_subparsers(metavar="STEP", required=True)
     for name, text in steps.items():
         module = importlib.import_module(f"{package}.{name.replace('-', '_')}")
-        one = commands.add_parser(name, help=text, description=module.__doc__)
-        one.set_defaults(step=module.run, plugin=False)
-        module.declare(one)
+        command = commands.add_parser(name, help=text, description=module.__doc__)
+        command.set_defaults(step=module.run, plugin=False)
+        module.declare(command)
 
 
 def run(name: str, command: Callable[[], int]) -> int:

@@ -98,7 +98,7 @@ def checkpoint(path: Path) -> Iterator[tuple[str, str]]:
     size = f"{path.stat().st_size / 1e6:.1f} MB"
     yield "checkpoint", f"{path}: {size}, {kinds.most_common(1)[0][0]}, {more}"
     written = "fairseq 0.10 or newer (cfg)" if state.get("args") is None else "up to 0.9 (args)"
-    old = sorted({found[0] for name in weights if (found := re.search(OLD_NAMES, name))})
+    old = sorted({match[0] for name in weights if (match := re.search(OLD_NAMES, name))})
     yield "written by", written + (f", old names: {', '.join(old)}" if old else "")
     yield "--arch", str(getattr(settings, "arch", None) or getattr(settings, "_name", None))
 
@@ -110,13 +110,13 @@ def architecture(model: Any, task: Any) -> Iterator[tuple[str, str]]:
     for side in ("encoder", "decoder"):
         layers: Any = getattr(getattr(model, side, None), "layers", ())
         if len(layers) and hasattr(layers[0], "fc1"):
-            one = layers[0]
-            norm = "pre-norm" if one.normalize_before else "post-norm"
+            layer = layers[0]
+            norm = "pre-norm" if layer.normalize_before else "post-norm"
             yield (
                 side,
                 (
-                    f"{len(layers)} layers, {norm}, d = {one.fc1.in_features}, feed-forward "
-                    f"{one.fc1.out_features}, {one.self_attn.num_heads} heads"
+                    f"{len(layers)} layers, {norm}, d = {layer.fc1.in_features}, feed-forward "
+                    f"{layer.fc1.out_features}, {layer.self_attn.num_heads} heads"
                 ),
             )
     yield "positions", " source, ".join(map(str, model.max_positions())) + " target"

@@ -41,11 +41,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL.npz",
         help="beside decoder.yml, the vocabularies that it names, source.spm and target.spm",
     )
-    for name, one in (("hugging_face", hugging_face), ("marian", marian)):
-        one.set_defaults(format=name)
-        one.add_argument("out", type=Path, metavar="OUT", help="folder to make")
+    for name, command in (("hugging_face", hugging_face), ("marian", marian)):
+        command.set_defaults(format=name)
+        command.add_argument("out", type=Path, metavar="OUT", help="folder to make")
         for side in ("source", "target"):
-            one.add_argument(
+            command.add_argument(
                 f"--{side}",
                 metavar="LANGUAGE",
                 help=f"the {side} language, by the model's own name if it has several, such as "

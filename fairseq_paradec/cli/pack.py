@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     from ..translator.translator import Translator
 
     folder, files = plan(args)
-    dtypes = [one for one in args.engine_dtype.split(",") if one]
+    dtypes = [dtype for dtype in args.engine_dtype.split(",") if dtype]
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise option_error("--engine-dtype", dtype, ", ".join(DTYPES))
@@ -180,8 +180,8 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
         raise option_error(
             "DATA", str(args.data), "a folder that fairseq-preprocess made; there is none"
         )
-    found = language_pair(str(args.data))
-    pair = args.source_lang or found[0], args.target_lang or found[1]
+    named = language_pair(str(args.data))
+    pair = args.source_lang or named[0], args.target_lang or named[1]
     for name, language in zip(("-s", "-t"), pair, strict=True):
         if language is None:
             allowed = "a language; DATA has no file like test.en-de.en.bin to infer it from"

@@ -16,7 +16,7 @@ from ..errors import option_error
 from ..serve.settings import Settings
 from . import arguments
 
-_DEFAULTS = {one.name: one.default for one in dataclasses.fields(Settings)}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Settings)}
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -86,12 +86,12 @@ def keys(file: Path | None) -> tuple[str, ...]:
     if file is None:
         return ()
     try:
-        found = tuple(filter(None, map(str.strip, file.read_text("utf-8").splitlines())))
+        api_keys = tuple(filter(None, map(str.strip, file.read_text("utf-8").splitlines())))
     except (OSError, ValueError) as error:
         raise option_error("--api-key-file", str(file), f"a text file ({error})") from error
-    if not found:
+    if not api_keys:
         raise option_error("--api-key-file", str(file), "a file with a key a line; it has none")
-    return found
+    return api_keys
 
 
 def run(args: argparse.Namespace) -> int:

@@ -168,9 +168,9 @@ def print_texts(args: argparse.Namespace) -> None:
         if len(texts) > 1:
             raise option_error("--drafts", str(args.drafts), "one FILE or --text, with --format")
         drafts = ["".join(read([args.drafts], "--drafts"))]
-    for found in load(args).texts(texts, args.format, drafts, **given_options(args)):
-        print(found.text, end="\n" if args.text else "")
-        for note in found.notes:
+    for translation in load(args).texts(texts, args.format, drafts, **given_options(args)):
+        print(translation.text, end="\n" if args.text else "")
+        for note in translation.notes:
             print(note, file=sys.stderr)
 
 

@@ -54,7 +54,7 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
     marks = {"model": made["model"][:12], "settings": _short(settings)}
     load = partial(worker, args.model.absolute(), args.device, made["model"], options, marks)
     with parts.locked(args.out, "--out"), machines.stopped_softly("paradec translate"):
-        given = settings | {"input": [list(one) for one in corpus.files], "column": corpus.column}
+        given = settings | {"input": [list(file) for file in corpus.files], "column": corpus.column}
         parts.begin(args.out, given, "--out", _FILES)
         if not (args.out / REPORT).is_file():
             crew = machines.crew(args, load)
@@ -110,15 +110,15 @@ def _rows(translator: Any, work: tuple[int, list[bytes]], options: Any, marks: A
     first, lines = work
     texts = _texts(lines)
     right = [text.encode() == line for text, line in zip(texts, lines)]
-    sources = [text if one else "" for text, one in zip(texts, right)]
+    sources = [text if is_text else "" for text, is_text in zip(texts, right)]
     rows = []
-    for number, one in enumerate(translator.results(sources, **options)):
+    for number, result in enumerate(translator.results(sources, **options)):
         row = {
             "line": first + number,
             "source": texts[number],
-            "translation": one.text,
-            "score": None if one.score is None else round(one.score, 4),
-            "problem": one.problem if right[number] else "is not UTF-8",
+            "translation": result.text,
+            "score": None if result.score is None else round(result.score, 4),
+            "problem": result.problem if right[number] else "is not UTF-8",
         }
         rows.append(json.dumps(row | dict(marks), ensure_ascii=False).encode() + b"\n")
     return rows
