@@ -195,17 +195,17 @@ def sample_without_beam(decodings: Collection[str]) -> None:
     others the error says what to give.
     """
 
-    def ask_for_one(found: argparse.Namespace) -> None:
-        samples = getattr(found, "sampling", False)
-        own = getattr(found, "decoding", "") in decodings
+    def ask_for_one(args: argparse.Namespace) -> None:
+        samples = getattr(args, "sampling", False)
+        own = getattr(args, "decoding", "") in decodings
         if samples and own and "beam" not in GIVEN.get():
-            found.beam = 1
-        if samples and found.nbest != found.beam:
+            args.beam = 1
+        if samples and args.nbest != args.beam:
             raise needs(
                 "--sampling",
                 True,
-                f"--beam 1; fairseq's search draws {found.beam} "
-                f"outputs with --beam {found.beam} --nbest {found.beam}",
+                f"--beam 1; fairseq's search draws {args.beam} "
+                f"outputs with --beam {args.beam} --nbest {args.beam}",
             )
 
     _after_parsing("sample_without_beam", ask_for_one)

@@ -70,28 +70,30 @@ def remember_given() -> None:
         original: Function, parser: Any, input_args: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         parsed = original(parser, input_args, *args, **kwargs)
-        found = parsed[0] if isinstance(parsed, tuple) else parsed
+        namespace = parsed[0] if isinstance(parsed, tuple) else parsed
         given = _given(parser, input_args)
         GIVEN.set(frozenset(given))
-        if hasattr(found, "nbest") and hasattr(found, "decoding"):
-            _refuse_unread(found, given)
+        if hasattr(namespace, "nbest") and hasattr(namespace, "decoding"):
+            _refuse_unread(namespace, given)
         return parsed
 
 
 def _given(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> dict[str, str]:
     """Return the names that a command line gives, and the flag of each as it has to be typed."""
-    own, others = parser._defaults, {one: one.default for one in parser._actions}
+    own, others = parser._defaults, {action: action.default for action in parser._actions}
     parser._defaults = {}
     try:
         for action in parser._actions:
             action.default = argparse.SUPPRESS
-        found, _ = parser.parse_known_args(words)
+        namespace, _ = parser.parse_known_args(words)
     finally:
         parser._defaults = own
         for action, default in others.items():
             action.default = default
-    flags = {one.dest: one.option_strings[0] for one in parser._actions if one.option_strings}
-    return {name: flags.get(name, name) for name in vars(found)}
+    flags = {
+        action.dest: action.option_strings[0] for action in parser._actions if action.option_strings
+    }
+    return {name: flags.get(name, name) for name in vars(namespace)}
 
 
 def _refuse_unread(args: argparse.Namespace, given: dict[str, str]) -> None:

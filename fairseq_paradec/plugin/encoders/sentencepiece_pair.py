@@ -76,7 +76,7 @@ class SentencepiecePair:
 
     def decode(self, x: str) -> str:
         """Join a target's pieces."""
-        pieces = [one for one in x.split() if one not in self.dropped]
+        pieces = [piece for piece in x.split() if piece not in self.dropped]
         joined: str = self.target.decode(pieces)
         return joined.replace("\u2581", " ").strip()  # a piece that is the source's alone keeps it
 

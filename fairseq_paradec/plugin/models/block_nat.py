@@ -212,17 +212,17 @@ class BlockNatModel(DraftingTransformer):
         """Refuse several prefixes per sentence with bidirectional attention."""
         if self.decoder.attention == "prefix_causal":
             return
-        for flag, given, one in (
+        for flag, given, most in (
             ("--prefixes-per-sentence", prefixes, 1),
             ("--tokens-per-prefix", tokens_per_prefix, 0),
             ("--prefixes-after-errors", after_errors, 0),
         ):
-            if given > one:
+            if given > most:
                 raise option_error(
                     flag,
                     given,
-                    f"{one} with --drafter-attention bidirectional, where a prefix sees the block; "
-                    "or --drafter-attention prefix_causal",
+                    f"{most} with --drafter-attention bidirectional, where a prefix sees the "
+                    "block; or --drafter-attention prefix_causal",
                 )
 
     def forward(
@@ -295,8 +295,8 @@ class BlockNatModel(DraftingTransformer):
         masks = target.new_full((*starts.shape, size), MASK)
         features = self.decoder(target, starts, masks, encoder_out)[:, :, 0]
         self.train(training)
-        found: Tensor = self.decoder.output_layer(features).argmax(dim=-1)
-        return found
+        tokens: Tensor = self.decoder.output_layer(features).argmax(dim=-1)
+        return tokens
 
 
 # ---- building -----------------------------------------------------------------------------------

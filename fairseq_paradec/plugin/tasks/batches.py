@@ -112,7 +112,7 @@ class EverySentence:
         """Return fairseq's dataset of some sentences."""
         words = self.source_dictionary  # type: ignore[attr-defined]
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in lines]
-        return self.build_dataset_for_inference(tokens, [len(one) for one in tokens])
+        return self.build_dataset_for_inference(tokens, [len(sentence) for sentence in tokens])
 
     def _positions(self, models: Sequence[Any]) -> tuple[int, int]:
         """Return the longest source and target that task and models take."""
@@ -273,5 +273,5 @@ def _check_references(lengths: np.ndarray, most: int) -> None:
 def _collated(dataset: Any, numbers: Sequence[int], device: torch.device) -> dict[str, Any]:
     """Return fairseq's batch of some sentences of a dataset, on a device."""
     batch = dataset.collater([dataset[i] for i in numbers])
-    found: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
-    return found
+    placed: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
+    return placed

@@ -69,7 +69,7 @@ class Drafters:
             self.models[key] = drafter
         drafter = self.models[key]
         if not _fits(drafter, kind):
-            held = next((one for one in _WANTED if _fits(drafter, one)), None)
+            held = next((wanted for wanted in _WANTED if _fits(drafter, wanted)), None)
             users = [name for name, method in METHODS.items() if held and method.drafter == held]
             instead = f": use --decoding {' or '.join(users)}" if users else ""
             raise option_error(

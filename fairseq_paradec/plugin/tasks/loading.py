@@ -18,9 +18,9 @@ def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
     """Refuse a missing data folder or checkpoint."""
     if not os.path.isdir(data):
         raise option_error(flag, data, "a folder made by fairseq-preprocess")
-    for one in path.split(os.pathsep):
-        if not os.path.isfile(one):
-            raise option_error("--path", one, "a fairseq checkpoint")
+    for file in path.split(os.pathsep):
+        if not os.path.isfile(file):
+            raise option_error("--path", file, "a fairseq checkpoint")
 
 
 def load(data: str, path: str) -> tuple[list[Any], Any]:

@@ -58,8 +58,8 @@ def save(model: Any, path: Path) -> None:
     names = left_out(model)
     kept = {name: weight for name, weight in model.state_dict().items() if name not in names}
     about = {"names": names, "hash": weights_hash(model)}
-    found = state | {"model": kept, "last_optimizer_state": None, PACKED_ONLY: about}
-    with saving("OUT", path, found):
+    packed_state = state | {"model": kept, "last_optimizer_state": None, PACKED_ONLY: about}
+    with saving("OUT", path, packed_state):
         pass
 
 

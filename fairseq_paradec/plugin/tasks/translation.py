@@ -94,14 +94,14 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
         printed = io.StringIO()  # subword_nmt prints what is wrong, and exits
         try:
             with contextlib.redirect_stderr(printed):
-                found = super().build_bpe(args)  # type: ignore[misc]
+                bpe = super().build_bpe(args)  # type: ignore[misc]
         except (Exception, SystemExit) as error:  # each kind of BPE raises its own
             why = _one_line(printed.getvalue()[-500:] or error)
             raise needs(
                 "--bpe", getattr(args, "_name", None), f"its file, such as --bpe-codes FILE ({why})"
             ) from error
         sys.stderr.write(printed.getvalue())
-        return found
+        return bpe
 
     def tokenizer_of(self, name: str, source: str, target: str) -> Any:
         """Build a tokenizer for texts in the source language.
@@ -217,10 +217,10 @@ def _check_data(cfg: Any) -> None:
     for name, language in zip(("-s", "-t"), pair, strict=True):
         path = os.path.join(folder, f"dict.{language}.txt")
         if not os.path.isfile(path):
-            found = sorted(f for f in os.listdir(folder) if f.startswith("dict."))
+            dictionaries = sorted(f for f in os.listdir(folder) if f.startswith("dict."))
             raise UsageError(
                 f"{name}: got {language!r}, but {path} is not there; allowed: a language with a "
-                f"dictionary in DATA, which holds {', '.join(found) or 'none'}"
+                f"dictionary in DATA, which holds {', '.join(dictionaries) or 'none'}"
             )
 
 
@@ -239,7 +239,7 @@ sample_without_beam(METHODS)
 show_flags_in_help(
     "fairseq_paradec (parallel decoding)",
     ParallelDecodingOptions,
-    {name: one.choices for name, one in OPTIONS.items()} | {"decoding": tuple(DECODINGS)},
+    {name: option.choices for name, option in OPTIONS.items()} | {"decoding": tuple(DECODINGS)},
 )
 refuse_unknown_keywords()
 

@@ -38,9 +38,9 @@ class KeptOutputs:
             real: B×T, whether a position is one of a token; states of others are 0 if kept.
             work: computes B×T×D.
         """
-        found = [self.states.get(key) for key in keys]
-        if all(one is not None for one in found):
-            rows = torch.cat(found)  # type: ignore[arg-type]
+        kept = [self.states.get(key) for key in keys]
+        if all(state is not None for state in kept):
+            rows = torch.cat(kept)  # type: ignore[arg-type]
             # In fairseq's order in memory, T×B×D, so that products round as they did.
             states = rows.new_zeros(*real.t().shape, rows.size(-1)).transpose(0, 1)
             states[real] = rows
