@@ -71,12 +71,12 @@ def last_checkpoints(folder: Path, count: int) -> list[dict[str, Any]]:
     Raises:
         UsageError: there is none, or one cannot be read.
     """
-    found = {}
+    states = {}
     for path in (*folder.glob("checkpoint[0-9_]*.pt"), folder / "checkpoint_last.pt"):
         if path.name != "checkpoint_best.pt":
             state = read(path)
-            found[count_updates(state)] = state
-    return [found[updates] for updates in sorted(found)[-count:]]
+            states[count_updates(state)] = state
+    return [states[updates] for updates in sorted(states)[-count:]]
 
 
 def check_same_kind(states: Sequence[dict[str, Any]]) -> None:
@@ -161,23 +161,23 @@ def repair(folder: Path) -> int:
         UsageError: all checkpoints are damaged.
     """
     last = folder / "checkpoint_last.pt"
-    found, error = {}, None
+    updates, error = {}, None
     for path in sorted(folder.glob("checkpoint*.pt")):
         try:
-            found[path] = count_updates(read(path))
+            updates[path] = count_updates(read(path))
         except UsageError as broken:
             error = broken
             print(f"paradec train: not used: {path}", file=sys.stderr)
-    if not found:
+    if not updates:
         if error is not None:
             raise error
         return 0
-    newest = max(found, key=lambda path: found[path])
-    if found.get(last, -1) < found[newest]:
+    newest = max(updates, key=lambda path: updates[path])
+    if updates.get(last, -1) < updates[newest]:
         with replacing(last) as partial:
             shutil.copyfile(newest, partial)
         print(f"paradec train: going on from {newest}", file=sys.stderr)
-    return found[newest]
+    return updates[newest]
 
 
 def write_average(folder: Path, count: int, out: Path, flag: str = "--save-dir") -> None:

@@ -77,9 +77,9 @@ def word(path: Path) -> str:
 
 def ranks(words: Sequence[str], processes: int) -> list[list[str]]:
     """Return the commands of processes on a CPU, which fairseq's own spawning has only for CUDA."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        port = found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
     more = "--distributed-backend gloo --ddp-backend legacy_ddp --distributed-no-spawn".split()
     more += ["--distributed-init-method", f"tcp://localhost:{port}", "--distributed-rank"]
     return [[*words, *more, str(rank)] for rank in range(processes)]

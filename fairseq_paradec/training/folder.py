@@ -94,10 +94,12 @@ def settle(folder: Path, data: Path, lines: Sequence[Line], chosen: Collection[s
     free = set(chosen)
     if not any(line[0] == PRESET for line in before):  # older ones do not say it
         free.add(PRESET)
-    found = [f"before: {_written(x)}" for x in before if x not in now and x[0] not in free]
-    found += [f"now: {_written(x)}" for x in now if x not in before and x[0] not in free]
-    if found:
-        raise UsageError(f"--save-dir: the run in {folder} has other settings: {'; '.join(found)}")
+    differences = [f"before: {_written(x)}" for x in before if x not in now and x[0] not in free]
+    differences += [f"now: {_written(x)}" for x in now if x not in before and x[0] not in free]
+    if differences:
+        raise UsageError(
+            f"--save-dir: the run in {folder} has other settings: {'; '.join(differences)}"
+        )
     return before
 
 

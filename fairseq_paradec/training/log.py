@@ -24,10 +24,10 @@ def read(lines: Iterable[str]) -> Curves:
     """
     curves: Curves = {}
     for line in lines:
-        found = _LINE.search(line)
-        if not found:
+        match = _LINE.search(line)
+        if not match:
             continue
-        tag, values = found[1], json.loads(found[2])
+        tag, values = match[1], json.loads(match[2])
         if tag == "train_inner":
             _add(curves, "train loss", values.get("num_updates"), values.get("loss"))
         elif tag != "train":

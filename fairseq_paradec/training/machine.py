@@ -66,9 +66,9 @@ def _seconds(dtype: object) -> float:
     import torch
 
     a, b = torch.ones(256, 256, dtype=dtype), torch.ones(256, 512, dtype=dtype)  # type: ignore[call-overload]
-    found: list[float] = []
-    while len(found) < 20 and sum(found) < 0.1:
+    times: list[float] = []
+    while len(times) < 20 and sum(times) < 0.1:
         begin = time.perf_counter()
         a @ b
-        found.append(time.perf_counter() - begin)
-    return min(found)
+        times.append(time.perf_counter() - begin)
+    return min(times)

@@ -106,18 +106,18 @@ def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) 
     conditions |= {"started"} if start else set()
     conditions |= {"tuned"} if given.fine_tune_base else set()
     conditions |= {"narrow"} if given.decoder_embed_dim else set()
-    found = settings(request.arch, request.preset, conditions)
-    _check(request, found, start_flag, start, image, gpus)
+    recipe = settings(request.arch, request.preset, conditions)
+    _check(request, recipe, start_flag, start, image, gpus)
     made = Plan()
     made.add(PRESET, request.preset)
     made.add("--arch", request.arch)
     if image:
         made.add("--task", TASKS[1])
-    if not found.own_size and not (found.size_of_start and start):
-        made.put(_sides(found.size))
+    if not recipe.own_size and not (recipe.size_of_start and start):
+        made.put(_sides(recipe.size))
     if start_flag != "--base-path":  # that model says it
         made.add(_sharing(request.data))
-    _add_length(made, request, given, found, image)
+    _add_length(made, request, given, recipe, image)
     made.add("--cpu" if not gpus else "--fp16")
     made.add("--distributed-world-size", request.processes)
     if _autocast(request, given, gpus, pays):
@@ -132,22 +132,22 @@ def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) 
     return made
 
 
-def _add_length(made: Plan, request: Request, given: Given, found: Settings, image: int) -> None:
+def _add_length(made: Plan, request: Request, given: Given, recipe: Settings, image: int) -> None:
     """Add all that depends on length and batch: the schedule, too."""
     smoke = data()["smoke"]
-    kind, count = found.length
+    kind, count = recipe.length
     if request.epochs:
         kind, count = "epochs", request.epochs
     if request.updates:
         kind, count = "updates", request.updates
     if request.smoke:
         kind, count = "updates", smoke["updates"]
-    batch = smoke["batch"] if request.smoke else found.batch
-    average = smoke["average"] if request.smoke else request.average or found.average
+    batch = smoke["batch"] if request.smoke else recipe.batch
+    average = smoke["average"] if request.smoke else request.average or recipe.average
     # A batch is shared among processes, and summed up from pieces that fit into memory. fairseq
     # wants room for its longest sentence, or an image, in each.
     longest = image or (smoke["positions"] if request.smoke else LONGEST)
-    pieces = -(-batch // (request.processes * found.piece))
+    pieces = -(-batch // (request.processes * recipe.piece))
     tokens = max(longest, batch // (request.processes * pieces))
 
     epochs = given.max_epoch or (count if kind == "epochs" else 0)
@@ -164,8 +164,8 @@ def _add_length(made: Plan, request: Request, given: Given, found: Settings, ima
         )
         made.updates = min(epochs * an_epoch, made.updates or epochs * an_epoch)
         made.length = f"{epochs} epochs (about {made.updates} updates)"
-    used = found.flags | ({"lr-scheduler": given.lr_scheduler} if given.lr_scheduler else {})
-    made.put(found.flags | schedule.fit(used, made.updates, found.warmup_share), chosen=True)
+    used = recipe.flags | ({"lr-scheduler": given.lr_scheduler} if given.lr_scheduler else {})
+    made.put(recipe.flags | schedule.fit(used, made.updates, recipe.warmup_share), chosen=True)
     if given.warmup_updates is not None:
         schedule.check(given.warmup_updates, made.updates, made.length, used["lr-scheduler"])
     made.put({"max-tokens": tokens, "update-freq": pieces}, chosen=True)
@@ -199,14 +199,14 @@ def _given(flags: Sequence[str]) -> Given:
         int | None: whole_number,  # 0 updates are endless, to fairseq
         list[int] | None: _each_whole,
     }
-    for one in fields(Given):
-        name = f"--{one.name.replace('_', '-')}"
-        if one.type is bool:
+    for of_given in fields(Given):
+        name = f"--{of_given.name.replace('_', '-')}"
+        if of_given.type is bool:
             parser.add_argument(name, action="store_true")
-        elif one.name == "warmup_updates":
+        elif of_given.name == "warmup_updates":
             parser.add_argument(name, type=_from_zero)
         else:
-            parser.add_argument(name, type=of_type.get(one.type, str))
+            parser.add_argument(name, type=of_type.get(of_given.type, str))
     given = Given(**vars(parser.parse_known_args(list(flags))[0]))
     if given.save_dir is not None:
         raise UsageError("--: --save-dir stands before --, as the run's own")
@@ -242,15 +242,15 @@ def _start(request: Request, given: Given) -> tuple[str, Path | None]:
 
 
 def _check(
-    request: Request, found: Settings, flag: str, start: Path | None, image: int, gpus: int
+    request: Request, recipe: Settings, flag: str, start: Path | None, image: int, gpus: int
 ) -> None:
     """Refuse what is missing or does not fit."""
     if start and not start.is_file():
         flag = "--start-from" if request.start_from else flag
-        raise UsageError(f"missing {found.started_by or 'Transformer'} ({flag}): {start}")
-    if found.needs_start and not start:
+        raise UsageError(f"missing {recipe.started_by or 'Transformer'} ({flag}): {start}")
+    if recipe.needs_start and not start:
         raise UsageError(
-            f"--start-from is missing: the {found.started_by} whose encoder {request.arch} shares"
+            f"--start-from is missing: the {recipe.started_by} whose encoder {request.arch} shares"
         )
     if "image_transformer" in request.arch and not image:
         needed = f"images, which DATA ({request.data}) does not hold (no sizes.json)"
@@ -274,7 +274,7 @@ def _sides(size: Flags) -> Flags:
         for side in ("encoder", "decoder")
         for name, value in {
             f"{side}-layers": size[f"{side}-layers"],
-            **{f"{side}-{one}": value for one, value in both.items()},
+            **{f"{side}-{option}": value for option, value in both.items()},
         }.items()
     }
 

@@ -111,13 +111,13 @@ def _start_rows(folder: Path) -> list[str]:
 
 def _last(flags: Sequence[str], name: str, otherwise: int) -> int:
     """Return the last value of a flag."""
-    found = otherwise
+    value = otherwise
     for word, after in zip(flags, [*flags[1:], ""]):
         if word == name:
-            found = int(after)
+            value = int(after)
         elif word.startswith(f"{name}="):
-            found = int(word.partition("=")[2])
-    return found
+            value = int(word.partition("=")[2])
+    return value
 
 
 def _pays(threads: int) -> bool:

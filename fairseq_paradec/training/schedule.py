@@ -90,8 +90,8 @@ def _sizes(file: Path) -> Any:
     from fairseq.data import data_utils
 
     try:
-        found = data_utils.load_indexed_dataset(str(file.with_suffix("")), None)
-        sizes = found.sizes
+        dataset = data_utils.load_indexed_dataset(str(file.with_suffix("")), None)
+        sizes = dataset.sizes
     except Exception as error:  # fairseq asserts, or gives None
         raise UsageError(f"DATA: got '{file.parent}', whose {file.name} cannot be read") from error
     return sizes.copy()  # the file is closed with the data

@@ -76,24 +76,26 @@ def words(flags: Flags) -> list[str]:
 def kind_of(arch: str) -> str:
     """Return the kind of an architecture."""
     kinds = data()["kinds"].items()
-    return next(k for k, t in kinds if any(fnmatch.fnmatch(arch, one) for one in t["archs"]))
+    return next(
+        k for k, t in kinds if any(fnmatch.fnmatch(arch, pattern) for pattern in t["archs"])
+    )
 
 
 def start_of(arch: str) -> str | None:
     """Return the flag that ``--start-from`` stands for, without ``--``; None: there is none."""
     named = [table.get("start") for table in _kinds(kind_of(arch))]
-    return next((one for one in reversed(named) if one), None)
+    return next((flag for flag in reversed(named) if flag), None)
 
 
 def settings(arch: str, preset: str, conditions: Collection[str]) -> Settings:
     """Return how an architecture is trained."""
     of_preset, share = data()["presets"][preset], data()["schedule"]["warmup_share"]
-    found = Settings({}, of_preset["size"], of_preset["average"], share)
+    recipe = Settings({}, of_preset["size"], of_preset["average"], share)
     for table in _tables(kind_of(arch), preset):
-        found.put(table, conditions)
-    found.flags = {name: value for name, value in found.flags.items() if value is not False}
-    found.own_size = found.own_sizes and _OWN_SIZE.search(arch) is not None
-    return found
+        recipe.put(table, conditions)
+    recipe.flags = {name: value for name, value in recipe.flags.items() if value is not False}
+    recipe.own_size = recipe.own_sizes and _OWN_SIZE.search(arch) is not None
+    return recipe
 
 
 def _kinds(name: str) -> list[dict[str, Any]]:

@@ -31,8 +31,8 @@ class Trainee:
         made = self.task.get_batch_iterator(
             self.task.dataset("train"), max_tokens=max_tokens, seed=1
         ).next_epoch_itr(shuffle=True)
-        found = [batch for batch, _ in zip(made, range(count), strict=False)]
-        return self.placed(found)
+        first = [batch for batch, _ in zip(made, range(count), strict=False)]
+        return self.placed(first)
 
     def placed(self, samples: Any) -> Any:
         """Return batches on the device."""

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         sources = plan.load_sources(args.data, settings)
         todo = list(plan.parts_of(sources, settings))
-        path = os.pathsep.join(os.path.abspath(one) for one in args.path.split(os.pathsep))
+        path = os.pathsep.join(os.path.abspath(teacher) for teacher in args.path.split(os.pathsep))
         load = partial(plan.teacher, args.data.absolute(), path, settings, args.device)
         crew = machines.crew(args, load)
         parts.make(args.dest, todo, crew, lambda: sum(part.lines for part in todo))

@@ -152,16 +152,16 @@ class BlockNatLoss(BlocksLoss):
         if model.training and self.position_decay < 1:
             index = torch.arange(size, device=truth.device)
             shares = (self.position_decay**index).expand_as(truth)[output.scored]
-        found = projected_cross_entropy(
+        projected = projected_cross_entropy(
             output.hidden, output.projection, answers, self.smoothing, shares
         )
         sample_size = answers.numel()
         right = torch.zeros_like(output.scored)
-        right[output.scored] = found.right
+        right[output.scored] = projected.right
         missing = (0, model.block_size - size)
         logging = {
-            "loss": found.loss.data,
-            "nll_loss": found.nll_loss,
+            "loss": projected.loss.data,
+            "nll_loss": projected.nll_loss,
             "ntokens": sample["ntokens"],
             "nsentences": target.size(0),
             "sample_size": sample_size,
@@ -171,7 +171,7 @@ class BlockNatLoss(BlocksLoss):
         if not model.training:
             logging["blocks"] = drawn.sum().item()
             logging["accepted"] = right.long().cumprod(dim=-1).sum().item()
-        return found.loss, sample_size, logging
+        return projected.loss, sample_size, logging
 
     def glancing_ratio(self, num_updates: int) -> float:
         """Return the glancing ratio after ``num_updates`` updates."""

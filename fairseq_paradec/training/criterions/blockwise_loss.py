@@ -89,14 +89,14 @@ class BlockwiseLoss(BlocksLoss):
         for slot, head in enumerate(heads):
             real = reals[slot]
             states = output.hidden[:, :, slot][real]  # N×D
-            found = projected_cross_entropy(
+            projected = projected_cross_entropy(
                 states, output.projection, truths[slot][real], self.smoothing
             )
             share = sample_size / max(sizes[slot], 1) * weights[slot] / sum(weights)
-            loss = loss + share * found.loss
-            nll_loss = nll_loss + share * found.nll_loss
+            loss = loss + share * projected.loss
+            nll_loss = nll_loss + share * projected.nll_loss
             scored[head] = real
-            right[head, real] = found.right
+            right[head, real] = projected.right
         logging = {
             "loss": loss.data,
             "nll_loss": nll_loss.data,

@@ -79,16 +79,18 @@ class LeanCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         states, shares = hidden[:, self.ignore_prefix_size :][real], None  # N×D
         if self.sentence_means:
             shares = (1 / real.sum(dim=1, keepdim=True)).expand_as(real)[real]  # N
-        found = projected_cross_entropy(states, projection.weight, answers[real], self.eps, shares)
+        projected = projected_cross_entropy(
+            states, projection.weight, answers[real], self.eps, shares
+        )
         by_sentence = self.sentence_avg or self.sentence_means
         sample_size = sample["target"].size(0) if by_sentence else sample["ntokens"]
         logging = {
-            "loss": found.loss.data,
-            "nll_loss": found.nll_loss,
+            "loss": projected.loss.data,
+            "nll_loss": projected.nll_loss,
             "ntokens": sample["ntokens"],
             "nsentences": sample["target"].size(0),
             "sample_size": sample_size,
         }
         if self.report_accuracy:
-            logging |= {"n_correct": int(found.right.sum()), "total": found.right.numel()}
-        return found.loss, sample_size, logging
+            logging |= {"n_correct": int(projected.right.sum()), "total": projected.right.numel()}
+        return projected.loss, sample_size, logging

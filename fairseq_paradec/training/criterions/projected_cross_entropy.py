@@ -38,8 +38,8 @@ def projected_cross_entropy(
     """
     if not torch.is_grad_enabled():  # ctx.needs_input_grad is True for parameters in validation too
         weight = weight.detach()
-    found = _ProjectedCrossEntropy.apply(hidden, weight, answers, smoothing, shares)
-    return ProjectedLoss(*found)
+    parts = _ProjectedCrossEntropy.apply(hidden, weight, answers, smoothing, shares)
+    return ProjectedLoss(*parts)
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):

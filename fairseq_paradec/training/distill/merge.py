@@ -28,7 +28,7 @@ def collect(dest: Path, parts: Iterable[Part]) -> list[np.ndarray]:
     Raises:
         UsageError: a part is missing, or holds other sentences.
     """
-    found: dict[int, np.ndarray] = {}
+    translations: dict[int, np.ndarray] = {}
     for part in parts:
         path = dest / "parts" / part.name
         try:
@@ -39,8 +39,8 @@ def collect(dest: Path, parts: Iterable[Part]) -> list[np.ndarray]:
         if not whole:
             raise UsageError(f"{path} is not the part that these settings give; remove it")
         for row in rows:
-            found |= {i: np.array(t, np.int32) for i, t in zip(row["ids"], row["targets"])}
-    return [found[i] for i in sorted(found)]
+            translations |= {i: np.array(t, np.int32) for i, t in zip(row["ids"], row["targets"])}
+    return [translations[i] for i in sorted(translations)]
 
 
 def write(

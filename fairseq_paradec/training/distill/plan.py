@@ -64,9 +64,9 @@ def languages(data: Path, subset: str) -> tuple[str, str]:
         match = re.fullmatch(r"(.+)\.([^.]+)-([^.]+)\.([^.]+)\.idx", path.name)
         if match and match[1] == subset and match[4] == match[2]:
             return match[2], match[3]
-    found = {path.name.split(".")[0] for path in data.glob("*.*-*.*.idx")}
+    subsets = {path.name.split(".")[0] for path in data.glob("*.*-*.*.idx")}
     raise UsageError(
-        f"--subset: got '{subset}'; DATA ({data}) holds: {' '.join(sorted(found)) or 'none'}"
+        f"--subset: got '{subset}'; DATA ({data}) holds: {' '.join(sorted(subsets)) or 'none'}"
     )
 
 
@@ -184,7 +184,7 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
     from ...registry import beam_search
 
     loading.check_inputs(str(data), path)
-    if [checksum(Path(one)) for one in path.split(os.pathsep)] != settings["teachers"]:
+    if [checksum(Path(file)) for file in path.split(os.pathsep)] != settings["teachers"]:
         raise option_error("--path", path, "the same teacher on all machines")
     for name, wanted in settings["data"].items():
         if checksum(data / name) != wanted:
@@ -223,9 +223,9 @@ def by_number(task: Any, models: list[Any], generator: Any, sources: Any, device
         for name, tensor in sample["net_input"].items():
             sample["net_input"][name] = tensor.to(device)
         hypos = task.inference_step(generator, models, sample)
-        found = {
+        outputs = {
             i: [t for t in best[0]["tokens"].tolist() if t != eos] for i, best in zip(order, hypos)
         }
-        return [found[i] for i in ids]
+        return [outputs[i] for i in ids]
 
     return translate

@@ -148,14 +148,14 @@ class Maker:
         if min(photograph.shape[:2]) < least:
             height, width = photograph.shape[:2]
             raise option_error(str(path), f"{height}×{width} pixels", f"{least}×{least} or more")
-        found = []
+        candidates = []
         sides: list[int] | list[None] = self.sides or [None]
         for side in sides:
             for top, left, square in squares(photograph, side):
                 origin = {"image": path.name, "top": top, "left": left, "side": len(square)}
-                found.append((origin, images.shrink(square, self.large)))
+                candidates.append((origin, images.shrink(square, self.large)))
         new = []
-        for origin, target in found[: self.limit]:
+        for origin, target in candidates[: self.limit]:
             digest = hashlib.sha256(target.tobytes()).digest()
             if digest in self._seen:
                 self.duplicates += 1

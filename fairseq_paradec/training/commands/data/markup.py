@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
     count = 0
     first, second = (path.open("w", encoding="utf-8", newline="\n") for path in args.outputs)
     with first, second:
-        for one, other in units(args.file, tuple(args.languages)):
-            first.write(one + "\n")
+        for text, other in units(args.file, tuple(args.languages)):
+            first.write(text + "\n")
             second.write(other + "\n")
             count += 1
     print(f"  {count} pairs in {args.file.name}", file=sys.stderr)

@@ -61,12 +61,12 @@ def messages(path: Path) -> Iterator[tuple[str, str]]:
     import polib
 
     try:
-        found = polib.pofile(path.read_text(encoding="utf-8"))
+        catalogue = polib.pofile(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise option_error("FILE.po", str(path), f"a .po file in UTF-8 ({error})") from error
-    for one in found:
-        if one.msgstr and not (one.msgid_plural or one.fuzzy or one.obsolete):
-            yield one.msgid, one.msgstr
+    for message in catalogue:
+        if message.msgstr and not (message.msgid_plural or message.fuzzy or message.obsolete):
+            yield message.msgid, message.msgstr
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
