@@ -127,12 +127,12 @@ class Document:
         end = max([len(text.rstrip()), *(mark.end for mark in things)])
         marks = [mark._replace(at=min(max(mark.at, begin), end) - begin) for mark in marks]
         raw, number = "".join(atom.raw for atom in atoms), len(self.sentences)
-        one = Sentence(text[begin:end], marks, raw, text[:begin], text[end:], number, True)
-        bare = without_things(one)[0] if things else one.plain
-        one = one._replace(has_words=has_words(bare))
-        self.pieces.append(one)
-        if one.has_words:
-            self.sentences += [one.plain, bare] if things else [one.plain]
+        sentence = Sentence(text[begin:end], marks, raw, text[:begin], text[end:], number, True)
+        bare = without_things(sentence)[0] if things else sentence.plain
+        sentence = sentence._replace(has_words=has_words(bare))
+        self.pieces.append(sentence)
+        if sentence.has_words:
+            self.sentences += [sentence.plain, bare] if things else [sentence.plain]
 
     def drafts(self, earlier: str) -> list[str]:
         """Return drafts of the sentences from an earlier translation of the whole text.
@@ -141,13 +141,13 @@ class Document:
         from the beginning, the others from the end.
         """
         old = Document(earlier, self.format, self.language).pieces
-        known = [one.plain for one in old if isinstance(one, Sentence) and one.has_words]
-        own = [one for one in self.pieces if isinstance(one, Sentence) and one.has_words]
+        known = [piece.plain for piece in old if isinstance(piece, Sentence) and piece.has_words]
+        own = [piece for piece in self.pieces if isinstance(piece, Sentence) and piece.has_words]
         drafts: list[str] = []
-        for i, one in enumerate(own):
+        for i, sentence in enumerate(own):
             at = i if 2 * i < len(own) else len(known) - (len(own) - i)
             draft = known[at] if 0 <= at < len(known) else ""
-            drafts += [draft] * (2 if one.things else 1)
+            drafts += [draft] * (2 if sentence.things else 1)
         return drafts
 
     def join(self, translations: Sequence[str | None]) -> Text:
@@ -157,26 +157,32 @@ class Document:
             translations: one for each of ``sentences``; None: none, and the sentence stays.
         """
         notes: list[str] = []
-        parts = [self.written(one, translations, notes) for one in self.pieces]
+        parts = [self.written(piece, translations, notes) for piece in self.pieces]
         return Text("".join(parts), notes)
 
-    def written(self, one: str | Sentence, found: Sequence[str | None], notes: list[str]) -> str:
+    def written(
+        self, piece: str | Sentence, translations: Sequence[str | None], notes: list[str]
+    ) -> str:
         """Return a piece of the translated text, a sentence's with its marks."""
-        if isinstance(one, str):
-            return one
-        whole = found[one.number] if one.has_words else one.plain
-        if whole == one.plain:
-            return one.raw
+        if isinstance(piece, str):
+            return piece
+        whole = translations[piece.number] if piece.has_words else piece.plain
+        if whole == piece.plain:
+            return piece.raw
         if not whole:
-            notes.append(f"not translated: {_short(one.plain)}")
-            return one.raw
-        places = places_of(one.things, whole)
+            notes.append(f"not translated: {_short(piece.plain)}")
+            return piece.raw
+        places = places_of(piece.things, whole)
         if places is not None:
-            return one.before + self._with(one.plain, whole, one.marks, places, notes) + one.after
-        bare, marks = without_things(one)
-        target = found[one.number + 1] or whole
-        notes += [f"placed by position: {thing.raw} in {_short(target)}" for thing in one.things]
-        return one.before + self._with(bare, target, marks, [], notes) + one.after
+            return (
+                piece.before
+                + self._with(piece.plain, whole, piece.marks, places, notes)
+                + piece.after
+            )
+        bare, marks = without_things(piece)
+        target = translations[piece.number + 1] or whole
+        notes += [f"placed by position: {thing.raw} in {_short(target)}" for thing in piece.things]
+        return piece.before + self._with(bare, target, marks, [], notes) + piece.after
 
     def _with(
         self,
@@ -257,19 +263,19 @@ def _spaced(mark: Mark, before: str, after: str) -> str:
     return left + mark.raw + right
 
 
-def without_things(one: Sentence) -> tuple[str, list[Mark]]:
+def without_things(sentence: Sentence) -> tuple[str, list[Mark]]:
     """Return a sentence without its things, and the marks at their places in it."""
-    inside = {at for thing in one.things for at in range(thing.at, thing.end)}
+    inside = {at for thing in sentence.things for at in range(thing.at, thing.end)}
     new: list[int] = []
     kept = ""
-    for at, char in enumerate(one.plain):
+    for at, char in enumerate(sentence.plain):
         new.append(len(kept))
         doubled = char.isspace() and (not kept or kept[-1].isspace())
         if at not in inside and not doubled:
             kept += char
     new.append(len(kept))
     bare = kept.rstrip()
-    return bare, [mark._replace(at=min(new[mark.at], len(bare))) for mark in one.marks]
+    return bare, [mark._replace(at=min(new[mark.at], len(bare))) for mark in sentence.marks]
 
 
 def places_of(things: Sequence[Mark], target: str) -> list[Mark] | None:
@@ -278,12 +284,12 @@ def places_of(things: Sequence[Mark], target: str) -> list[Mark] | None:
     Of equal things the first is the first.
     """
     texts = Counter(thing.plain for thing in things)
-    found: dict[str, list[int]] = {}
+    starts: dict[str, list[int]] = {}
     for text, count in texts.items():
-        found[text] = [one.start() for one in re.finditer(re.escape(text), target)]
-        if len(found[text]) != count:
+        starts[text] = [match.start() for match in re.finditer(re.escape(text), target)]
+        if len(starts[text]) != count:
             return None
-    placed = [thing._replace(at=found[thing.plain].pop(0)) for thing in things]
+    placed = [thing._replace(at=starts[thing.plain].pop(0)) for thing in things]
     ordered = sorted(placed)
     apart = all(a.end <= b.at for a, b in zip(ordered, ordered[1:], strict=False))
     return placed if apart else None
@@ -313,7 +319,7 @@ def place(marks: Sequence[tuple[int, str]], source: str, target: str) -> list[in
     """
     if not marks:
         return []
-    ours, theirs = ([one.span() for one in _TOKENS.finditer(text)] for text in (source, target))
+    ours, theirs = ([match.span() for match in _TOKENS.finditer(text)] for text in (source, target))
     fixed = _fixed([source[a:b] for a, b in ours], [target[a:b] for a, b in theirs])
     starts, ends = [a for a, _ in ours], [b for _, b in ours]
     before = [  # of each mark, how many of the source's words

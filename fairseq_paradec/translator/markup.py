@@ -40,9 +40,11 @@ def parse(text: str, format: str) -> list[Piece]:
     """
     if format not in FORMATS:
         raise option_error("--format", format, ", ".join(FORMATS))
-    found = {"text": _of_text, "html": _of_html, "markdown": _of_markdown}[format](text)
+    parted = {"text": _of_text, "html": _of_html, "markdown": _of_markdown}[format](text)
     return [
-        piece for one in found for piece in (_trimmed(one) if isinstance(one, tuple) else [one])
+        piece
+        for part in parted
+        for piece in (_trimmed(part) if isinstance(part, tuple) else [part])
     ]
 
 
@@ -107,17 +109,17 @@ _ENTITY = re.compile(r"(&(?:#[xX][0-9a-fA-F]+|#\d+|[A-Za-z]\w*);?)")
 def _words(raw: str, entities: bool = True) -> list[Atom]:
     """Part running text into words and things; an entity of HTML is an atom."""
     atoms, first = [], 0
-    for found in _THINGS.finditer(raw):
-        atoms += _entities(raw[first : found.start()], entities)
-        atoms.append(Atom(THING, found[0], html.unescape(found[0]) if entities else found[0]))
-        first = found.end()
+    for match in _THINGS.finditer(raw):
+        atoms += _entities(raw[first : match.start()], entities)
+        atoms.append(Atom(THING, match[0], html.unescape(match[0]) if entities else match[0]))
+        first = match.end()
     return [*atoms, *_entities(raw[first:], entities)]
 
 
 def _entities(raw: str, known: bool = True) -> list[Atom]:
     """Part words at entities of HTML, if they are known."""
     parts = _ENTITY.split(raw) if known else [raw]
-    return [Atom(WORDS, one, html.unescape(one) if known else one) for one in parts if one]
+    return [Atom(WORDS, part, html.unescape(part) if known else part) for part in parts if part]
 
 
 def _of_text(text: str) -> Iterator[Piece]:
@@ -162,18 +164,18 @@ def _of_html(text: str) -> Iterator[Piece]:
     block: list[Atom] = []
     at = 0
     while at < len(text):
-        found = _TAGS.search(text, at)
-        if found is None:
+        match = _TAGS.search(text, at)
+        if match is None:
             block += _words(text[at:])
             break
-        block += _words(text[at : found.start()])
-        tag, at = found[0], found.end()
+        block += _words(text[at : match.start()])
+        tag, at = match[0], match.end()
         name = _name(tag)
         if tag.startswith("<!--") or name in _POINTS:
             block.append(Atom(POINT, tag))
         elif is_opaque(tag, name):
             end = _end_of(text, name, at)
-            raw = text[found.start() : end]
+            raw = text[match.start() : end]
             at = end
             if name in _CODE | _IN_LINE and raw != tag:
                 block.append(_thing(raw))
@@ -192,8 +194,8 @@ def _of_html(text: str) -> Iterator[Piece]:
 
 def _name(tag: str) -> str:
     """Return the name of a tag; empty for a comment or declaration."""
-    found = _NAME.match(tag)
-    return "" if found is None else found[1].lower()
+    match = _NAME.match(tag)
+    return "" if match is None else match[1].lower()
 
 
 def is_opaque(tag: str, name: str) -> bool:
@@ -210,10 +212,10 @@ def _end_of(text: str, name: str, at: int) -> int:
     """
     depth = 1
     tags = re.compile(rf"<(/?){re.escape(name)}(?=[\s>/])[^>]*>", re.IGNORECASE)
-    for found in tags.finditer(text, at):
-        depth += -1 if found[1] else 0 if found[0].endswith("/>") else 1
+    for match in tags.finditer(text, at):
+        depth += -1 if match[1] else 0 if match[0].endswith("/>") else 1
         if depth == 0:
-            return found.end()
+            return match.end()
         if depth > DEEPEST:
             break
     return len(text) if name in _OPAQUE else at
@@ -303,10 +305,10 @@ def _special(
         return [line], at + 1
     if not in_paragraph and re.match(r"(?: {4}|\t)", line) and not before.strip():
         return [line], at + 1
-    found = _HTML_LINE.match(line)
-    if found is not None and not in_paragraph and _opens_block(found[1]):
+    match = _HTML_LINE.match(line)
+    if match is not None and not in_paragraph and _opens_block(match[1]):
         end = at + 1
-        inner = (found[1] or "!--").lower()
+        inner = (match[1] or "!--").lower()
         closing = "-->" if inner == "!--" else f"</{inner}"
         whole = inner in _OPAQUE or inner == "!--"
         while end < len(lines) and (
@@ -354,21 +356,21 @@ def _inline(text: str) -> list[Atom]:
     atoms: list[Atom] = []
     opened: list[str] = []
     first = 0
-    for found in _INLINE.finditer(text):
-        atoms.append(Atom(WORDS, text[first : found.start()], text[first : found.start()]))
-        atoms += _atoms_of(found, text, opened)
-        first = found.end()
+    for match in _INLINE.finditer(text):
+        atoms.append(Atom(WORDS, text[first : match.start()], text[first : match.start()]))
+        atoms += _atoms_of(match, text, opened)
+        first = match.end()
     atoms.append(Atom(WORDS, text[first:], text[first:]))
     return [atom for atom in atoms if atom.raw]
 
 
-def _atoms_of(found: re.Match[str], text: str, opened: list[str]) -> list[Atom]:
+def _atoms_of(match: re.Match[str], text: str, opened: list[str]) -> list[Atom]:
     """Return the atoms of one match; ``opened``: emphases that are not closed."""
-    raw, kind = found[0], found.lastgroup
-    if found["ticks"]:
-        return [Atom(THING, raw, found["code"].strip() or raw)]
-    if found["link"]:
-        return [Atom(OPEN, "["), *_inline(found["label"]), Atom(CLOSE, found["target"])]
+    raw, kind = match[0], match.lastgroup
+    if match["ticks"]:
+        return [Atom(THING, raw, match["code"].strip() or raw)]
+    if match["link"]:
+        return [Atom(OPEN, "["), *_inline(match["label"]), Atom(CLOSE, match["target"])]
     if kind == "escaped":
         return [Atom(THING, raw, raw[1:])]
     if kind == "auto":
@@ -383,14 +385,14 @@ def _atoms_of(found: re.Match[str], text: str, opened: list[str]) -> list[Atom]:
         closes, name = raw.startswith("</"), _name(raw)
         return [Atom((CLOSE if closes else OPEN) if name in _IN_LINE else POINT, raw)]
     if kind == "emphasis":
-        return [_emphasis(found, text, opened)]
+        return [_emphasis(match, text, opened)]
     return [Atom(POINT, raw)]
 
 
-def _emphasis(found: re.Match[str], text: str, opened: list[str]) -> Atom:
+def _emphasis(match: re.Match[str], text: str, opened: list[str]) -> Atom:
     """Return an emphasis's mark, or words where it is none."""
-    raw = found[0]
-    left, right = text[: found.start()][-1:], text[found.end() :][:1]
+    raw = match[0]
+    left, right = text[: match.start()][-1:], text[match.end() :][:1]
     can_open, can_close = not right.isspace() and right != "", not left.isspace() and left != ""
     if raw.startswith("_") and left.isalnum() and right.isalnum():
         return Atom(WORDS, raw, raw)

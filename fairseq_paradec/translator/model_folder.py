@@ -158,12 +158,12 @@ def _remove_dead(goal: Path) -> None:
         if pattern.fullmatch(path.name) is None or path.is_symlink():
             continue
         with contextlib.suppress(OSError):  # it is locked, or another process was faster
-            found = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path)
             finally:
-                os.close(found)
+                os.close(descriptor)
 
 
 def _parse(file: str, content: Any) -> tuple[ModelFolder, Mapping[str, str]]:

@@ -45,11 +45,11 @@ def _sentencex() -> Any:
 def _plainly(text: str) -> list[str]:
     """Split behind ends that no small letter follows, and that are no abbreviation's."""
     parts, first = [], 0
-    for found in _END.finditer(text):
-        end = found.end()
-        words = text[max(first, found.start() - 30) : found.start()].split()
+    for match in _END.finditer(text):
+        end = match.end()
+        words = text[max(first, match.start() - 30) : match.start()].split()
         last = words[-1].lstrip("\"'(“„«") if words else ""
-        short = found[0][0] == "." and (last.lower() in _SHORT or len(last) == 1 or last.isdigit())
+        short = match[0][0] == "." and (last.lower() in _SHORT or len(last) == 1 or last.isdigit())
         if not short and not text[end : end + 1].islower():
             parts.append(text[first:end])
             first = end
@@ -58,11 +58,11 @@ def _plainly(text: str) -> list[str]:
 
 def _cut(sentence: str) -> Iterator[str]:
     """Cut a sentence of too many words, behind a pause if there is one."""
-    words = [found.span() for found in re.finditer(r"\S+\s*", sentence)]
+    words = [match.span() for match in re.finditer(r"\S+\s*", sentence)]
     first, begin = 0, 0
     while len(words) - first > MOST_WORDS:
         latest, earliest = words[first + MOST_WORDS - 1][1], words[first + MOST_WORDS // 2][0]
-        pauses = [one.end() for one in _PAUSES.finditer(sentence, earliest, latest)]
+        pauses = [pause.end() for pause in _PAUSES.finditer(sentence, earliest, latest)]
         at = pauses[-1] if pauses else latest
         yield sentence[begin:at]
         begin = at

@@ -89,8 +89,8 @@ def telling(
 
     def tell(passes: Sequence[PassRecord]) -> None:
         nonlocal told
-        for one in passes[told:]:
-            watch(one.as_json(words))
+        for record in passes[told:]:
+            watch(record.as_json(words))
         told = len(passes)
 
     return tell

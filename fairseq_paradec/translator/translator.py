@@ -73,8 +73,8 @@ class Translator:
             given = f"{model}, of --task {kind}"
             raise option_error(flag, given, "a model of --task translation")
         if not self.folder.packed_only:
-            for one in self.models:
-                one.to(self.device)
+            for loaded in self.models:
+                loaded.to(self.device)
         elif self.device.type != "cpu":
             raise option_error(
                 "--device", device, "cpu, for this folder's weights are packed alone"
@@ -114,7 +114,7 @@ class Translator:
 
     def stream(self, lines: Iterable[str], **options: Any) -> Iterator[str]:
         """Return the translations as plain text; see ``results``."""
-        return (one.text for one in self.results(lines, **options))
+        return (result.text for result in self.results(lines, **options))
 
     def results(
         self,
@@ -258,8 +258,8 @@ class Translator:
                 if not isinstance(draft, str):
                     raise option_error("--drafts", draft, "an earlier translation of each text")
                 known = document.drafts(draft)
-            found = self.results(document.sentences, drafts=known, **options)
-            yield document.join([None if one.problem else one.text for one in found])
+            results = self.results(document.sentences, drafts=known, **options)
+            yield document.join([None if result.problem else result.text for result in results])
 
     @computing()
     def generator(self, options: dict[str, Any], traced: bool = False) -> Any:
@@ -331,12 +331,12 @@ class Translator:
     ) -> Iterator[Translation]:
         """Translate some lines by batches of like length; ``first``: the first one's number."""
         empty = Translation("", None, "is empty")
-        found = {number: empty for number, line in enumerate(lines) if not bare(line.text)}
-        numbers = [number for number in range(len(lines)) if number not in found]
+        results = {number: empty for number, line in enumerate(lines) if not bare(line.text)}
+        numbers = [number for number in range(len(lines)) if number not in results]
         done, words = 0, self.task.target_dictionary.__getitem__
         symbols = [self.encode(lines[number].text) for number in numbers]
         batches = self.task.batches_of(symbols, self.models, batch_size, max_tokens, self.device)
-        while len(found) < len(lines):
+        while len(results) < len(lines):
             with computing():
                 batch = next(batches)
                 places = [numbers[i] for i in batch["id"].tolist()]
@@ -355,16 +355,16 @@ class Translator:
                 if more is not None and len(places) == len(lines):
                     batch["more"] = partial(self._more, more)
                 hypos = self.task.inference_step(generator, self.models, batch)
-                found |= early
-                found |= {
+                results |= early
+                results |= {
                     place: translation_of(row[: 1 + others], self._plain, lines[place].draft)
                     for place, row in zip(places, hypos, strict=True)
                     if place not in early
                 }
-            while done in found:
-                yield found[done]
+            while done in results:
+                yield results[done]
                 done += 1
-        yield from (found[number] for number in range(done, len(lines)))
+        yield from (results[number] for number in range(done, len(lines)))
 
     def encode(self, line: str) -> str:
         """Return the symbols of a line, with spaces between them."""

@@ -124,8 +124,8 @@ class Actors:
             UsageError: for ``give_up`` seconds no machine was there for a worker.
         """
         errors = self.ray.exceptions
-        found, _ = self.ray.wait(list(self._refs), timeout=min(PATIENCE, self.give_up))
-        if found or self._has_machines():
+        ready, _ = self.ray.wait(list(self._refs), timeout=min(PATIENCE, self.give_up))
+        if ready or self._has_machines():
             self._seen = time.monotonic()
         elif time.monotonic() - self._seen >= self.give_up:
             raise UsageError(
@@ -133,10 +133,10 @@ class Actors:
                 f"for {self.give_up:g} s (--give-up); what is finished is kept, and the same "
                 "command goes on"
             )
-        if not found and not self._said:
+        if not ready and not self._said:
             print(f"nothing came from the cluster for {PATIENCE} s; still waiting", file=sys.stderr)
             self._said = True
-        for ref in found:
+        for ref in ready:
             worker = self._refs.pop(ref)
             try:
                 yield worker, self.ray.get(ref)
@@ -144,7 +144,9 @@ class Actors:
                 cause = error.cause
                 yield worker, cause if isinstance(cause, (UsageError, OSError)) else error
             except errors.RayError as error:  # it is lost, or killed for lack of memory
-                self._refs = {ref: one for ref, one in self._refs.items() if one is not worker}
+                self._refs = {
+                    ref: actor for ref, actor in self._refs.items() if actor is not worker
+                }
                 with contextlib.suppress(Exception):
                     self.ray.kill(worker)  # it may be out of reach only, and hold its cores
                 yield worker, Lost(str(error).strip().split("\n")[0])
@@ -156,7 +158,7 @@ class Actors:
         except Exception:  # of Ray, whose head is gone
             return False
         kind, each = self._kind, self._each
-        return any(one["Alive"] and one["Resources"].get(kind, 0) >= each for one in nodes)
+        return any(node["Alive"] and node["Resources"].get(kind, 0) >= each for node in nodes)
 
     def close(self) -> None:
         """End all actors."""

@@ -100,7 +100,7 @@ def distribute(workers: Workers) -> Crew:
                         yield held[worker].pop(outcome[0]), outcome[1]
                         room.append(worker)
                     elif isinstance(outcome, Lost):
-                        room = deque(one for one in room if one is not worker)
+                        room = deque(other for other in room if other is not worker)
                         undone = held.pop(worker)
                         _count(lost, f"part {[*undone][0]}" if undone else _LOADING, outcome)
                         again.extend(undone.values())

@@ -30,7 +30,7 @@ class Corpus:
 
     def __init__(self, given: Sequence[str], column: str = COLUMN) -> None:
         self.column = column
-        self._files = [one for path in given for one in _find(path)]
+        self._files = [file for path in given for file in _find(path)]
         self.files = [(path, size) for _, path, size in self._files]
         self._read = self._bytes = 0
 
@@ -56,8 +56,8 @@ class Corpus:
         """
         for system, path, _ in self._files:
             try:
-                found = self._parquet if _is_parquet(path) else _text
-                for line in found(system, path):
+                lines_of = self._parquet if _is_parquet(path) else _text
+                for line in lines_of(system, path):
                     self._read += 1
                     self._bytes += len(line)
                     text = line.replace(codecs.BOM_UTF8, b"")
@@ -95,15 +95,15 @@ def _find(given: str) -> list[tuple[Any, str, int]]:
     try:
         system, path = url_to_fs(given)
         named = [path] if system.exists(path) else sorted(system.glob(path))
-        found = [one for name in named for one in _within(system, name)]
-        files = [(system, one, int(system.size(one) or 0)) for one in found]
-        strange = [one for one in found if not system.isfile(one)]
+        paths = [path for name in named for path in _within(system, name)]
+        files = [(system, path, int(system.size(path) or 0)) for path in paths]
+        strange = [path for path in paths if not system.isfile(path)]
     except (ImportError, ValueError, OSError) as error:
         allowed = f"a file, pattern or folder that can be read ({error})"
         raise option_error("INPUT", given, allowed) from error
     if not named:
         raise option_error("INPUT", given, "a file, pattern or folder that exists; there is none")
-    if strange or not found:
+    if strange or not paths:
         allowed = "a file, a pattern, or a folder with files (no pipe, no link to a folder)"
         raise option_error("INPUT", strange[0] if strange else given, allowed)
     return files
@@ -113,12 +113,12 @@ def _within(system: Any, path: str) -> list[str]:
     """Return a file, or the files of a folder and those below it by name, but no hidden ones."""
     if system.isfile(path) or not system.isdir(path):
         return [path]
-    found: list[str] = []
-    for one in system.ls(path, detail=True):
-        name = one["name"].rstrip("/")
+    paths: list[str] = []
+    for entry in system.ls(path, detail=True):
+        name = entry["name"].rstrip("/")
         if name != path and not name.rpartition("/")[2].startswith("."):
-            found += _within(system, name) if one["type"] == "directory" else [name]
-    return sorted(found)
+            paths += _within(system, name) if entry["type"] == "directory" else [name]
+    return sorted(paths)
 
 
 def _text(system: Any, path: str) -> Iterator[bytes]:

@@ -66,7 +66,8 @@ def begin(path: Path, settings: Mapping[str, Any], flag: str, files: Mapping[str
         UsageError: it holds something else, or was begun with other settings.
     """
     file = path / "parts" / SETTINGS
-    there = {one.name for one in (*path.iterdir(), *path.glob("parts/*.jsonl"))} - {"parts", LOCK}
+    entries = (*path.iterdir(), *path.glob("parts/*.jsonl"))
+    there = {entry.name for entry in entries} - {"parts", LOCK}
     if there and not file.is_file():
         raise option_error(
             flag,
@@ -136,7 +137,7 @@ def make(path: Path, parts: Iterable[Part], crew: Crew, total: Callable[[], int 
     # tqdm's own lock is one of several processes, whose semaphores a killed driver would leave.
     tqdm.set_lock(threading.RLock())
     folder = path / "parts"
-    finished = {one.name for one in folder.iterdir()}
+    finished = {entry.name for entry in folder.iterdir()}
     with tqdm(
         desc=path.name,
         unit=" sentences",

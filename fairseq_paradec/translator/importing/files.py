@@ -95,11 +95,11 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         with known_form(file, "a weight_map: the file of each weight"):
             files = [folder / name for name in sorted({*read_json(file)["weight_map"].values()})]
     weights: dict[str, Tensor] = {}
-    for one in files:
-        for name, weight in _read_file(one).items():
+    for shard in files:
+        for name, weight in _read_file(shard).items():
             if (wrong := odd_tensor(weight)) is not None:
                 given = f"{name}, which {wrong}"
-                raise option_error(str(one), given, "dense tensors, by name")
+                raise option_error(str(shard), given, "dense tensors, by name")
             weights[str(name).removeprefix("model.")] = weight.float()
     return file, weights
 
@@ -143,7 +143,7 @@ def added_tokens(folder: Path, first: int) -> dict[str, int]:
         folder: of the tokenizer's files. Those that name numbers come before lists.
         first: the number of the first added token, if no file names it.
     """
-    found: dict[str, int] = {}
+    numbered: dict[str, int] = {}
     listed: dict[str, None] = {}
     for name, numbers in _NUMBERED.items():
         file = folder / name
@@ -151,13 +151,15 @@ def added_tokens(folder: Path, first: int) -> dict[str, int]:
             continue
         content = read_json(file)
         with known_form(file, "added tokens as transformers writes them"):
-            found |= {token: int(number) for token, number in numbers(content)}
+            numbered |= {token: int(number) for token, number in numbers(content)}
             for key in ("additional_special_tokens", "extra_special_tokens"):
                 if not isinstance(tokens := content.get(key) or [], list):
                     raise TypeError(f"{key} is no list")
-                listed |= {one if isinstance(one, str) else one["content"]: None for one in tokens}
-    new = [one for one in listed if one not in found and one not in SPECIAL]
-    return found | {one: first + number for number, one in enumerate(new)}
+                listed |= {
+                    entry if isinstance(entry, str) else entry["content"]: None for entry in tokens
+                }
+    new = [token for token in listed if token not in numbered and token not in SPECIAL]
+    return numbered | {token: first + number for number, token in enumerate(new)}
 
 
 def ordinary_tokens(folder: Path) -> set[str]:
@@ -165,7 +167,7 @@ def ordinary_tokens(folder: Path) -> set[str]:
 
     transformers' ``skip_special_tokens`` leaves out the others.
     """
-    found: set[str] = set()
+    ordinary: set[str] = set()
     for name, key in (
         ("tokenizer_config.json", "added_tokens_decoder"),
         ("tokenizer.json", "added_tokens"),
@@ -176,8 +178,8 @@ def ordinary_tokens(folder: Path) -> set[str]:
         tokens = read_json(file).get(key) or {}
         with known_form(file, "added tokens as transformers writes them"):
             listed = tokens.values() if isinstance(tokens, dict) else tokens
-            found |= {one["content"] for one in listed if one.get("special") is False}
-    return found
+            ordinary |= {entry["content"] for entry in listed if entry.get("special") is False}
+    return ordinary
 
 
 #: Files that name added tokens, and how each gives their numbers, later ones before others.

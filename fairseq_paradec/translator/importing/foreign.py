@@ -53,13 +53,13 @@ def names(words: Sequence[str | None], order: Sequence[int | None]) -> list[str]
 
     A number without a word, and a word with a space in it, get a name that no text has.
     """
-    found = []
+    readable_names = []
     for number in order[len(SPECIAL) :]:
         assert number is not None
         word = words[number]
         readable = word is not None and word.split() == [word] and _is_text(word)
-        found.append(str(word) if readable else f"<number-{number}>")
-    return found
+        readable_names.append(str(word) if readable else f"<number-{number}>")
+    return readable_names
 
 
 def _is_text(word: str) -> bool:
@@ -143,7 +143,7 @@ def options_of(
     Raises:
         UsageError: the width is no multiple of the heads.
     """
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "activation_fn": activation,
         "no_scale_embedding": not scaled,
         "max_source_positions": positions,
@@ -154,13 +154,13 @@ def options_of(
         if width % heads[index]:
             allowed = f"a divisor of the width, {width}"
             raise option_error(f"{file}: attention heads of the {side}", heads[index], allowed)
-        found |= {
+        options |= {
             f"{side}_embed_dim": width,
             f"{side}_layers": layers[index],
             f"{side}_attention_heads": heads[index],
             f"{side}_ffn_embed_dim": inner[index],
         }
-    return found
+    return options
 
 
 def sinusoids(count: int, size: int) -> Tensor:

@@ -174,17 +174,17 @@ def _options(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 def _layers(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights that have fairseq's names but for ``model.``, and positions."""
     parts = (".layers.", ".layer_norm.", ".layernorm_embedding.")
-    found = {name: weight for name, weight in weights.items() if any(p in name for p in parts)}
+    layers = {name: weight for name, weight in weights.items() if any(p in name for p in parts)}
     if config["model_type"] == "marian":
         made = sinusoids(config["max_position_embeddings"], config["d_model"])
-        found |= learned_positions(made)
+        layers |= learned_positions(made)
     for side in ("encoder", "decoder"):
         name = f"{side}.embed_positions.weight"
         if name not in weights:
             continue
         table = weights[name]
-        found[name] = learned_positions(table)[name] if config["model_type"] == "marian" else table
-    return found
+        layers[name] = learned_positions(table)[name] if config["model_type"] == "marian" else table
+    return layers
 
 
 def _tables(file: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:

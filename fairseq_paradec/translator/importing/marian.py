@@ -93,7 +93,7 @@ def read(file: Path, source: str | None = None, target: str | None = None) -> Fo
             given = f"{name} of size {tuple(table.shape)}"
             raise option_error(str(file), given, f"vectors of {width} numbers, as dim-emb says")
     words = [words_of(_numbers(n), len(t), n) for n, t in zip(names, tables, strict=True)]
-    found = Foreign(
+    model = Foreign(
         file=file,
         source=pair[0],
         target=pair[1],
@@ -106,7 +106,7 @@ def read(file: Path, source: str | None = None, target: str | None = None) -> Fo
     )
     for name in weights.keys() - {"Wpos"}:  # positions, which are no weights
         raise option_error(f"{file}: {name}", "an unknown weight", "those of known settings alone")
-    return found
+    return model
 
 
 def _read_npz(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -222,24 +222,24 @@ def _layers(
     file: Path, weights: dict[str, Tensor], settings: Mapping[str, Any]
 ) -> dict[str, Tensor]:
     """Take the weights of all layers and positions by fairseq's names; maps are transposed."""
-    found = learned_positions(sinusoids(POSITIONS, settings["dim-emb"]))
+    layers = learned_positions(sinusoids(POSITIONS, settings["dim-emb"]))
     for side, depth in (("encoder", settings["enc-depth"]), ("decoder", settings["dec-depth"])):
         for number in range(depth):
             for there, here in _layer_names(side).items():
                 weight = _take(file, weights, f"{side}_l{number + 1}_{there}")
                 is_map = len(weight) > 1  # biases and norms are 1×N
                 weight = weight.t().contiguous() if is_map else weight.flatten()
-                found[f"{side}.layers.{number}.{here}"] = weight
-    return found
+                layers[f"{side}.layers.{number}.{here}"] = weight
+    return layers
 
 
 def _layer_names(side: str) -> dict[str, str]:
     """Return fairseq's names of a layer's weights by Marian's."""
     parts = {"self": "self_attn"} | ({"context": "encoder_attn"} if side == "decoder" else {})
     norms = {"scale": "weight", "bias": "bias"}
-    found = {f"ffn_{old}": new for old, new in _FEED.items()}
-    found |= {f"ffn_ffn_ln_{old}": f"final_layer_norm.{new}" for old, new in norms.items()}
+    names = {f"ffn_{old}": new for old, new in _FEED.items()}
+    names |= {f"ffn_ffn_ln_{old}": f"final_layer_norm.{new}" for old, new in norms.items()}
     for part, name in parts.items():
-        found |= {f"{part}_{old}": f"{name}.{new}" for old, new in _ATTENTION.items()}
-        found |= {f"{part}_Wo_ln_{old}": f"{name}_layer_norm.{new}" for old, new in norms.items()}
-    return found
+        names |= {f"{part}_{old}": f"{name}.{new}" for old, new in _ATTENTION.items()}
+        names |= {f"{part}_Wo_ln_{old}": f"{name}_layer_norm.{new}" for old, new in norms.items()}
+    return names

@@ -54,13 +54,13 @@ class There:
         transformers.utils.logging.set_verbosity_error()
         self.version = f"transformers {transformers.__version__}"
         try:
-            found: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+            loaded: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
         except Exception as error:  # it raises many kinds
             why = " ".join(str(error).split())[:300]
             allowed = f"a model and a tokenizer that transformers loads ({why})"
             raise option_error("--selftest", str(folder), allowed) from error
-        self.model = found.float().eval()
+        self.model = loaded.float().eval()
         self.first = None if given.first is None else given.words[1].index(given.first)
         if self.first is not None:
             self.tokenizer.src_lang = given.before[0].strip("_")
@@ -83,7 +83,7 @@ class There:
     def generate(self, sources: Sequence[list[int]], beam: int, longest: int) -> list[list[int]]:
         """Return the best outputs, up to ``</s>``."""
         config = self.model.config
-        found = self.model.generate(
+        outputs = self.model.generate(
             **self.arguments(sources),
             do_sample=False,
             num_beams=beam,
@@ -95,13 +95,13 @@ class There:
             forced_eos_token_id=config.eos_token_id,
             bad_words_ids=[[config.pad_token_id]],
         )
-        rows = [row[1:] for row in found.tolist()]
+        rows = [row[1:] for row in outputs.tolist()]
         return [row[: row.index(config.eos_token_id) + 1] for row in rows]
 
     def logits(self, sources: Sequence[list[int]], fed: Tensor) -> Tensor:
         """Return the logits behind what the decoder is fed, B×T×V."""
-        found: Tensor = self.model(**self.arguments(sources), decoder_input_ids=fed).logits
-        return found
+        logits: Tensor = self.model(**self.arguments(sources), decoder_input_ids=fed).logits
+        return logits
 
 
 class Here:
@@ -135,20 +135,20 @@ class Here:
             options |= {"decoding": "multiword_beam", "beam": beam}
             options |= {"unnormalized": self.unnormalized}
         batch = {"id": torch.arange(len(sources)), "net_input": self.arguments(sources)}
-        found = self.translator.task.inference_step(
+        outputs = self.translator.task.inference_step(
             self.translator.generator(options), self.translator.models, batch
         )
-        return [[self.targets[token] for token in row[0]["tokens"].tolist()] for row in found]
+        return [[self.targets[token] for token in row[0]["tokens"].tolist()] for row in outputs]
 
     def logits(self, sources: Sequence[list[int]], fed: Tensor) -> Tensor:
         """Return the logits behind what the decoder is fed, B×T×V; it begins with ``</s>``."""
         own = torch.tensor([[2, *(self.fed[token] for token in row[1:])] for row in fed.tolist()])
         known = [number is not None for number in self.targets]
         model = self.translator.models[0]
-        found: Tensor = model(**self.arguments(sources), prev_output_tokens=own)[0]
+        logits: Tensor = model(**self.arguments(sources), prev_output_tokens=own)[0]
         order = torch.tensor([number for number in self.targets if number is not None])
-        return found.new_zeros(*found.shape[:2], len(order)).index_copy(
-            2, order, found[..., torch.tensor(known)]
+        return logits.new_zeros(*logits.shape[:2], len(order)).index_copy(
+            2, order, logits[..., torch.tensor(known)]
         )
 
 
@@ -173,8 +173,8 @@ def selftest(given: Path, source: str | None, target: str | None) -> tuple[bool,
     split, greedy, beams = Count("sources"), Count("greedy"), Count("beam 5")
     lines, sources = [], []
     for line in SENTENCES.read_text("utf-8").splitlines():
-        wanted, found = there.read(line), here.read(line)
-        _add(split, line, found == wanted)
+        wanted, read = there.read(line), here.read(line)
+        _add(split, line, read == wanted)
         if len(wanted) < most:
             lines.append(line)
             sources.append(wanted)
@@ -199,7 +199,9 @@ def selftest(given: Path, source: str | None, target: str | None) -> tuple[bool,
                 tie = _tie(row, best, scores[1][at], scores[0][at], beam, there.first is None)
                 _add(count, lines[order[begin + at]], row == best, tie)
     passed = furthest < CLOSE and not (split.others or greedy.others or beams.others)
-    said = [f"{one.name}: {line}" for one in (split, greedy, beams) for line in one.others[:3]]
+    said = [
+        f"{tally.name}: {line}" for tally in (split, greedy, beams) for line in tally.others[:3]
+    ]
     said.append(
         f"selftest {'passed' if passed else 'FAILED'}: {type(there.model).__name__} "
         f"{model.source}-{model.target}, {there.version}: {split}, logits to {furthest:.0e}, "
@@ -228,10 +230,10 @@ def _scores(
     there: There, sources: Sequence[list[int]], outputs: Sequence[Sequence[int | None]]
 ) -> list[Tensor]:
     """Return the log-probabilities of each output's tokens."""
-    found = there.logits(sources, _fed(outputs, there.model.config)).log_softmax(-1)
+    log_probs = there.logits(sources, _fed(outputs, there.model.config)).log_softmax(-1)
     return [
         row[: len(output)].gather(1, torch.tensor(output)[:, None]).flatten()
-        for row, output in zip(found, outputs, strict=True)
+        for row, output in zip(log_probs, outputs, strict=True)
     ]
 
 
@@ -247,5 +249,5 @@ def _tie(
     if beam == 1:
         at = next((i for i, pair in enumerate(zip(row, wanted)) if pair[0] != pair[1]), 0)
         return abs(float(own[at] - theirs[at])) < CLOSE
-    sums = [float(one.sum()) / (len(one) if by_length else 1) for one in (own, theirs)]
+    sums = [float(scores.sum()) / (len(scores) if by_length else 1) for scores in (own, theirs)]
     return abs(sums[0] - sums[1]) < CLOSE

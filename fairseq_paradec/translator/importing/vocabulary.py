@@ -46,8 +46,8 @@ def piece_words(file: Path) -> dict[str, int]:
     Its first three are special, too; NLLB and mBART-50 number the others from 4 on.
     """
     pieces = _load(file)
-    found = {word: number for number, word in enumerate(SPECIAL)}
-    return found | {pieces.id_to_piece(i): i + 1 for i in range(3, len(pieces))}
+    special = {word: number for number, word in enumerate(SPECIAL)}
+    return special | {pieces.id_to_piece(i): i + 1 for i in range(3, len(pieces))}
 
 
 def check_pieces(file: Path, words: Iterable[str | None], vocabulary: Path) -> None:
@@ -85,8 +85,8 @@ def marian_text(
         UsageError: a sentencepiece model is missing or another's.
     """
     pieces = folder / "source.spm", folder / "target.spm"
-    for one, known, file in zip(pieces, words, files, strict=True):
-        check_pieces(one, known, file)
+    for model_file, known, file in zip(pieces, words, files, strict=True):
+        check_pieces(model_file, known, file)
     code = f">>{target}<<"
     before = [code] if code in words[0] else []
     return {"words": tuple(words), "pieces": pieces, "before": before}
@@ -124,6 +124,6 @@ def language_token(flag: str, language: str, added: Collection[str]) -> str:
     for token in (f"__{language}__", language):
         if token in added and token[:1] != "<":
             return token
-    known = sorted(one.strip("_") for one in added if one[:1] != "<")
+    known = sorted(name.strip("_") for name in added if name[:1] != "<")
     some = difflib.get_close_matches(language, known) or [*known[:5], "..."]
     raise option_error(flag, language, f"one of the model's {len(known)} tokens: {', '.join(some)}")

@@ -31,10 +31,10 @@ def write(model: Foreign, folder: Path) -> None:
         allowed = "another language than --source, as the vocabularies are two"
         raise option_error("--target", model.target, allowed)
     options, weights = convert(model)
-    words = [new_dictionary(names(one, dictionary_order(one))) for one in model.words]
+    words = [new_dictionary(names(known, dictionary_order(known))) for known in model.words]
     weights = _checked(model.file, options, weights, words)
-    for language, one in zip((model.source, model.target), words, strict=True):
-        one.save(str(folder / f"dict.{language}.txt"))
+    for language, dictionary in zip((model.source, model.target), words, strict=True):
+        dictionary.save(str(folder / f"dict.{language}.txt"))
     checkpoint = new_checkpoint(model.source, model.target, options, weights)
     with saving("OUT", folder / "model.pt", checkpoint):
         pass
@@ -70,7 +70,7 @@ def _checked(
     """
     for side in ("encoder", "decoder"):
         numbers = (name.split(".")[2] for name in weights if name.startswith(f"{side}.layers."))
-        count = 1 + max((int(one) for one in numbers if one.isdecimal()), default=-1)
+        count = 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
         if options[f"{side}_layers"] > count:  # before so many are built
             allowed = f"those of {options[f'{side}_layers']} layers"
             raise option_error(f"{file}: {side}.layers.{count}", "no weight", allowed)
