@@ -12,11 +12,20 @@ import torch
 from support.commands import wait_until
 
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.serve.scheduler import ROUNDS, Full, Job, Left, Scheduler, Way, entering, form
-from fairseq_paradec.serve.settings import Settings
+from fairseq_paradec.serve.scheduler import (
+    ROUNDS,
+    DecodingWay,
+    Full,
+    Job,
+    Left,
+    Scheduler,
+    entering,
+    form,
+)
+from fairseq_paradec.serve.settings import ServerSettings
 from fairseq_paradec.translator.translation import Translation
 
-WAY = Way(("en", "de"), "greedy")
+WAY = DecodingWay(("en", "de"), "greedy")
 OTHER = WAY._replace(decoding="hgj")
 
 
@@ -72,7 +81,7 @@ def counted():
 
 @pytest.fixture
 def scheduler(held, counted):
-    settings = Settings((), batch_size=4, max_waiting=5)
+    settings = ServerSettings((), batch_size=4, max_waiting=5)
     models = SimpleNamespace(models={WAY.pair: held})
     one = Scheduler(models, settings, lambda way, found, seconds: counted.append(len(found)))
     yield one
@@ -85,11 +94,11 @@ def texts(futures: list[Future]) -> list[str]:
     return [one.result(60).translation.text for one in futures]
 
 
-def jobs(*told: tuple[int, str, Way]) -> list[Job]:
+def jobs(*told: tuple[int, str, DecodingWay]) -> list[Job]:
     return [Job(turn, text, way, "", None, Future()) for turn, text, way in told]
 
 
-def formed(size: int, *told: tuple[int, str, Way]) -> tuple[list[str], list[str]]:
+def formed(size: int, *told: tuple[int, str, DecodingWay]) -> tuple[list[str], list[str]]:
     batch, rest = form(jobs(*told), size)
     return [job.text for job in batch], [job.text for job in rest]
 
@@ -175,7 +184,9 @@ def test_what_waits_enters_a_batch_where_others_have_left_it(scheduler, held, co
 
 
 def test_only_what_fits_and_whose_turn_it_is_enters():
-    def entered(count: int, longest: int, *told: tuple[int, str, Way]) -> tuple[list[str], str]:
+    def entered(
+        count: int, longest: int, *told: tuple[int, str, DecodingWay]
+    ) -> tuple[list[str], str]:
         chosen, rest = entering(jobs(*told), WAY, count, longest)
         return [job.text for job in chosen], "".join(job.text for job in rest)
 
@@ -200,7 +211,7 @@ def test_only_what_fits_and_whose_turn_it_is_enters():
 def test_a_batch_that_is_not_as_a_new_one_would_be_ends(
     held, size, sentences, left, waiting, enter
 ):
-    settings = Settings((), batch_size=8)
+    settings = ServerSettings((), batch_size=8)
     scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
     scheduler.submit(WAY, ["a"])
     assert held.begun.acquire(timeout=60)  # the thread is busy, and the test takes its place
@@ -218,7 +229,7 @@ def test_a_batch_that_is_not_as_a_new_one_would_be_ends(
 def test_a_sentence_enters_if_it_is_no_longer_than_the_share_of_one_or_than_the_longest(
     held, max_tokens, own, characters, enter
 ):
-    settings = Settings((), max_tokens=max_tokens)
+    settings = ServerSettings((), max_tokens=max_tokens)
     scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
     scheduler.submit(WAY, ["a"])
     assert held.begun.acquire(timeout=60)  # the thread is busy, and the test takes its place
@@ -243,7 +254,7 @@ def test_a_sentence_that_enters_and_fails_fails_alone(scheduler, held):
 
 
 def test_a_long_text_does_not_hold_up_others(held):
-    settings = Settings((), batch_size=4)
+    settings = ServerSettings((), batch_size=4)
     scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
     scheduler.submit(OTHER, ["x"])
     assert held.begun.acquire(timeout=60)
@@ -258,7 +269,7 @@ def test_a_long_text_does_not_hold_up_others(held):
 
 def test_newer_sentences_do_not_hold_up_a_long_text(held):
     """Whoever comes has a turn behind what is decoded then."""
-    settings = Settings((), batch_size=1)
+    settings = ServerSettings((), batch_size=1)
     scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
     scheduler.submit(WAY, list("abcd"))
     for newer in "wxyz":
@@ -296,12 +307,12 @@ def test_what_has_a_draft_is_entered_by_nothing_and_a_lone_sentence_neither(sche
 
 
 def test_a_batch_is_decoded_as_it_was_asked_for(held):
-    settings = Settings((), speed_profile="profile", max_tokens=7)
+    settings = ServerSettings((), speed_profile="profile", max_tokens=7)
     scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
     for way, beam, decoding, profile in (
-        (Way(WAY.pair), None, None, "profile"),
-        (Way(WAY.pair, "auto_fast"), None, "auto_fast", "profile"),
-        (Way(WAY.pair, "greedy", beam=2, others=1), 2, "greedy", None),
+        (DecodingWay(WAY.pair), None, None, "profile"),
+        (DecodingWay(WAY.pair, "auto_fast"), None, "auto_fast", "profile"),
+        (DecodingWay(WAY.pair, "greedy", beam=2, others=1), 2, "greedy", None),
     ):
         held.go.release()
         texts(scheduler.submit(way, ["a"]))
@@ -325,7 +336,7 @@ def test_a_batch_is_decoded_as_it_was_asked_for(held):
 def test_how_long_what_waits_will_take(held, recent, waiting, threads, seconds, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     held.twin = lambda: held
-    settings = Settings((), threads=threads)
+    settings = ServerSettings((), threads=threads)
     scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
     assert (len(scheduler._threads), scheduler._cores) == (threads, 1)
     scheduler._recent.extend(recent)
@@ -435,7 +446,7 @@ def test_a_mistake_of_options_is_told_to_all(scheduler, held):
 
 
 def test_closing_decodes_what_waits(held):
-    settings = Settings((), batch_size=1)
+    settings = ServerSettings((), batch_size=1)
     scheduler = Scheduler(SimpleNamespace(models={WAY.pair: held}), settings, lambda *_: None)
     futures = scheduler.submit(WAY, list("abc"))
     for _ in range(3):

@@ -26,11 +26,11 @@ from fairseq_paradec.serve import pages
 from fairseq_paradec.serve.fleet import Fleet
 from fairseq_paradec.serve.guard import Guard, logger
 from fairseq_paradec.serve.run import Connection, bound, url_of
-from fairseq_paradec.serve.settings import Settings
+from fairseq_paradec.serve.settings import ServerSettings
 from fairseq_paradec.serve.work import Stream
 
 LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()[:40]
-SETTINGS = Settings(models=(str(DEMO),), port=0, decoding="self_draft", max_characters=2000)
+SETTINGS = ServerSettings(models=(str(DEMO),), port=0, decoding="self_draft", max_characters=2000)
 
 
 @functools.cache

@@ -28,12 +28,12 @@ from support.server import Client, serving
 import fairseq_paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.measure import clients
-from fairseq_paradec.serve.settings import Settings
+from fairseq_paradec.serve.settings import ServerSettings
 
 pytestmark = pytest.mark.slow
 
 LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()
-SETTINGS = Settings(models=(str(DEMO),), port=0, timeout=300)
+SETTINGS = ServerSettings(models=(str(DEMO),), port=0, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,9 @@ def test_a_thousand_answers_are_those_of_translate_in_any_order_with_any_predict
 
 
 def test_what_more_than_it_can_serve_gets_is_an_answer_or_a_time_to_come_again():
-    with serving(Settings(models=(str(DEMO),), port=0, max_waiting=20, decoding="greedy")) as one:
+    with serving(
+        ServerSettings(models=(str(DEMO),), port=0, max_waiting=20, decoding="greedy")
+    ) as one:
         wanted = one.translate(LINES)["translatedText"]
 
         def ask(number):

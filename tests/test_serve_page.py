@@ -9,7 +9,7 @@ from support.browser import chromium
 from support.commands import DEMO, run_python, succeed
 from support.server import serving
 
-from fairseq_paradec.serve.settings import Settings
+from fairseq_paradec.serve.settings import ServerSettings
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ THEN = "A dog runs across the beach."
 
 @pytest.fixture(scope="module")
 def client():
-    with serving(Settings(models=(str(DEMO),), port=0, decoding="greedy")) as one:
+    with serving(ServerSettings(models=(str(DEMO),), port=0, decoding="greedy")) as one:
         yield one
 
 
@@ -150,7 +150,7 @@ def test_a_model_that_one_decoder_alone_fits_is_translated_by_it(browser, tmp_pa
     codes = ["--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", str(DEMO / "codes.bpe")]
     code = "import sys; from fairseq_paradec.cli.main import main; sys.exit(main(sys.argv[1:]))"
     succeed(run_python(code, *words, *codes))
-    with serving(Settings(models=(str(tmp_path / "model"),), port=0)) as one:
+    with serving(ServerSettings(models=(str(tmp_path / "model"),), port=0)) as one:
         assert one.get("/health").value["decoders"] == {"en-de": []}
         show(browser, one)
         for text in (FIRST, THEN):

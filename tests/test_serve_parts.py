@@ -14,21 +14,21 @@ from starlette.requests import Request
 
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.serve import guard as guards
-from fairseq_paradec.serve.app import GONE, Routes, read, unless_gone, with_errors
+from fairseq_paradec.serve.app import GONE, Routes, read_body, unless_gone, with_errors
 from fairseq_paradec.serve.bodies import TranslateRequest
 from fairseq_paradec.serve.fleet import Fleet
 from fairseq_paradec.serve.guard import READ_ON, Guard, Refused, error, is_local
 from fairseq_paradec.serve.metrics import Metrics
 from fairseq_paradec.serve.run import bound
-from fairseq_paradec.serve.scheduler import Done, Full, Left, Way
-from fairseq_paradec.serve.settings import Settings
+from fairseq_paradec.serve.scheduler import DecodingWay, Done, Full, Left
+from fairseq_paradec.serve.settings import ServerSettings
 from fairseq_paradec.serve.work import LONG, Counts, Stream, is_long, translate
 from fairseq_paradec.translator.documents import Document
 from fairseq_paradec.translator.translation import Translation
 
 PAIR = ("en", "de")
-WAY = Way(PAIR)
-SETTINGS = Settings(models=(), max_body=10, max_characters=10, max_beam=4)
+WAY = DecodingWay(PAIR)
+SETTINGS = ServerSettings(models=(), max_body=10, max_characters=10, max_beam=4)
 
 
 # ---- bodies --------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ SETTINGS = Settings(models=(), max_body=10, max_characters=10, max_beam=4)
 class Conversation:
     """A request whose body comes in parts to a Guard; the application reads it to its end."""
 
-    def __init__(self, settings: Settings, *parts: bytes, **headers: object) -> None:
+    def __init__(self, settings: ServerSettings, *parts: bytes, **headers: object) -> None:
         last = len(parts) - 1
         self.parts = [
             {"type": "http.request", "body": part, "more_body": number < last}
@@ -129,7 +129,7 @@ def test_who_may_ask():
 # ---- what is asked -------------------------------------------------------------------------------
 
 
-def routes(settings: Settings) -> Routes:
+def routes(settings: ServerSettings) -> Routes:
     return Routes(None, None, None, settings)
 
 
@@ -156,7 +156,7 @@ def test_a_form_has_several_texts_and_empty_ones():
 
     kind = (b"content-type", b"application/x-www-form-urlencoded")
     request = Request({"type": "http", "headers": [kind]}, receive)
-    assert asyncio.run(read(request, TranslateRequest)).q == ["a", ""]
+    assert asyncio.run(read_body(request, TranslateRequest)).q == ["a", ""]
 
 
 def test_who_is_refused_reads_when_to_come_again():
@@ -184,13 +184,13 @@ def test_a_client_that_leaves_takes_its_work_along():
 
 
 def test_other_processes_are_told_all_settings():
-    settings = Settings(models=("a", "b"), api_keys=("c",), origins=("d",), drain=1.5)
-    assert Settings.from_json(settings.as_json()) == settings
+    settings = ServerSettings(models=("a", "b"), api_keys=("c",), origins=("d",), drain=1.5)
+    assert ServerSettings.from_json(settings.as_json()) == settings
 
 
 def test_a_client_that_does_not_read_is_left_after_the_time_of_a_request():
     for seconds, milliseconds in ((1.5, 1500), (1e9, (1 << 31) - 1)):
-        with bound(Settings(models=(), port=0, timeout=seconds)) as listening:
+        with bound(ServerSettings(models=(), port=0, timeout=seconds)) as listening:
             option = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
             assert option == milliseconds
 
@@ -283,7 +283,7 @@ class Waiting:
         self.watches: Sequence[Any] = ()
 
     def submit(
-        self, way: Way, sentences: Sequence[str], drafts: Any = None, watches: Any = None
+        self, way: DecodingWay, sentences: Sequence[str], drafts: Any = None, watches: Any = None
     ) -> list[Future[Done]]:
         self.sentences, self.watches = list(sentences), watches or ()
         self.futures = [Future() for _ in sentences]
@@ -384,7 +384,7 @@ def test_every_counter_counts_what_it_says():
     metrics = Metrics()
     row = Translation("a", 0.0, None, 2, 3, 4, 5)
     metrics.decoded(WAY, [row, row], 0.25)
-    metrics.decoded(Way(PAIR, "pgj", drafted=True), [row, row, row], 0.5)
+    metrics.decoded(DecodingWay(PAIR, "pgj", drafted=True), [row, row, row], 0.5)
     metrics.answered("/translate", 200, 0.75)
     lines = metrics.text(lambda: 6).decode().splitlines()
     for decoding, sentences, seconds in (("default", 2, 0.25), ("pgj", 3, 0.5)):

@@ -13,10 +13,10 @@ from typing import Any
 
 from .. import extras
 from ..errors import option_error
-from ..serve.settings import Settings
+from ..serve.settings import ServerSettings
 from . import arguments
 
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Settings)}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(ServerSettings)}
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -106,5 +106,5 @@ def run(args: argparse.Namespace) -> int:
         "origins": tuple(args.allow_origin),
     }
     with arguments.warnings_alone():
-        serve(Settings(**same | own))
+        serve(ServerSettings(**same | own))
     return 0

@@ -25,8 +25,8 @@ from . import bodies, pages
 from .fleet import Fleet
 from .guard import Guard, Refused, error, logger
 from .metrics import Metrics
-from .scheduler import Full, Scheduler, Way
-from .settings import Settings
+from .scheduler import DecodingWay, Full, Scheduler
+from .settings import ServerSettings
 from .work import Counts, Stream, aside, is_long, translate
 
 M = TypeVar("M", bound=BaseModel)
@@ -36,7 +36,7 @@ T = TypeVar("T")
 GONE = (499, "the client has left")
 
 
-def make_app(settings: Settings, fleet: Fleet | None = None) -> ASGIApp:
+def make_app(settings: ServerSettings, fleet: Fleet | None = None) -> ASGIApp:
     """Return the application that serves some models.
 
     Args:
@@ -96,7 +96,7 @@ class Routes:
     """
 
     def __init__(
-        self, fleet: Fleet, scheduler: Scheduler, metrics: Metrics, settings: Settings
+        self, fleet: Fleet, scheduler: Scheduler, metrics: Metrics, settings: ServerSettings
     ) -> None:
         self.fleet, self.scheduler = fleet, scheduler
         self.metrics, self.settings = metrics, settings
@@ -142,7 +142,7 @@ class Routes:
 
     async def translate(self, request: Request) -> Any:
         """Translate a text, or several."""
-        asked = await read(request, bodies.TranslateRequest)
+        asked = await read_body(request, bodies.TranslateRequest)
         self._check_key(request, asked.api_key)
         texts = [asked.q] if isinstance(asked.q, str) else asked.q
         given = asked.prediction
@@ -177,7 +177,7 @@ class Routes:
 
     async def detect(self, request: Request) -> Any:
         """Say in which language a text is."""
-        asked = await read(request, bodies.DetectRequest)
+        asked = await read_body(request, bodies.DetectRequest)
         self._check_key(request, asked.api_key)
         self._check_length([asked.q])
         try:
@@ -189,7 +189,7 @@ class Routes:
 
     async def translations(self, request: Request) -> Any:
         """Translate a text; with `stream` its parts are sent as they are done."""
-        asked = await read(request, bodies.TranslationRequest)
+        asked = await read_body(request, bodies.TranslationRequest)
         self._check_key(request, "")
         given = asked.prediction
         self._check_length([asked.text, *([given] if given else [])])
@@ -216,7 +216,7 @@ class Routes:
         return JSONResponse(head | answer | {"usage": usage(translated.counts)})
 
     async def _events(
-        self, head: dict[str, Any], way: Way, asked: bodies.TranslationRequest
+        self, head: dict[str, Any], way: DecodingWay, asked: bodies.TranslationRequest
     ) -> AsyncIterator[str]:
         """Yield the events of a translation: ``translation.pass``, ``.chunk``, ``[DONE]``."""
         text, given = asked.text, asked.prediction
@@ -300,13 +300,13 @@ class Routes:
         asked: bodies.TranslateRequest | bodies.TranslationRequest,
         others: int,
         drafted: bool,
-    ) -> Way:
+    ) -> DecodingWay:
         """Return how a request is decoded."""
         beam = max(asked.beam or 1, others + 1)
         if beam > self.settings.max_beam:
             allowed = f"at most {self.settings.max_beam} (paradec serve --max-beam)"
             raise Refused(400, f"beam, or alternatives + 1: got {beam}; allowed: {allowed}")
-        return Way(pair, asked.decoding or self.settings.decoding, beam, others, drafted)
+        return DecodingWay(pair, asked.decoding or self.settings.decoding, beam, others, drafted)
 
     def _log_texts(self, texts: Sequence[str]) -> None:
         """Log the texts of a request, if that is asked for."""
@@ -314,7 +314,7 @@ class Routes:
             logger.info("texts: %s", json.dumps(texts, ensure_ascii=False))
 
 
-async def read(request: Request, model: type[M]) -> M:
+async def read_body(request: Request, model: type[M]) -> M:
     """Read the body of a request, JSON or a form."""
     try:
         raw = await request.body()

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..memory import give_back_memory
-from .settings import Settings
+from .settings import ServerSettings
 
 logger = logging.getLogger("fairseq_paradec.serve")
 
@@ -57,7 +57,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, answered: Callable[[str, int, float], None]
+        self, app: ASGIApp, settings: ServerSettings, answered: Callable[[str, int, float], None]
     ) -> None:
         self.app, self.settings, self.answered = app, settings, answered
         self._open, self._taken = 0, 0  # requests; bytes of bodies since memory was given back

@@ -13,7 +13,7 @@ from prometheus_client import (
 )
 
 from ..translator.translation import Translation
-from .scheduler import Way
+from .scheduler import DecodingWay
 
 #: Set where several processes count together, in files of this folder.
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
@@ -66,7 +66,9 @@ class Metrics:
             multiprocess_mode="livesum",
         )
 
-    def decoded(self, way: Way, translations: Sequence[Translation], seconds: float) -> None:
+    def decoded(
+        self, way: DecodingWay, translations: Sequence[Translation], seconds: float
+    ) -> None:
         """Count a batch."""
         by = "-".join(way.pair), way.decoding or "default"
         self.sentences.labels(*by).inc(len(translations))

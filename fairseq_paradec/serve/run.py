@@ -20,7 +20,7 @@ from uvicorn.supervisors import Multiprocess
 from ..errors import UsageError, option_error
 from ..translator import model_folder
 from .guard import logger
-from .settings import Settings
+from .settings import ServerSettings
 
 #: The environment's variable by which workers are told the settings.
 TOLD = "PARADEC_SERVE"
@@ -60,7 +60,7 @@ class Connection(H11Protocol):
             self.transport.close()
 
 
-def config_of(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
+def config_of(settings: ServerSettings, app: ASGIApp | str) -> uvicorn.Config:
     """Return uvicorn's settings."""
     return uvicorn.Config(
         app,
@@ -81,7 +81,7 @@ def config_of(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
     )
 
 
-def set_up_log(settings: Settings) -> None:
+def set_up_log(settings: ServerSettings) -> None:
     """Log to standard error; texts of users only if that is asked for."""
     if not logger.handlers:
         handler = logging.StreamHandler(sys.stderr)
@@ -98,7 +98,7 @@ def worker() -> ASGIApp:
     from .. import register
     from .app import make_app
 
-    settings = Settings.from_json(os.environ[TOLD])
+    settings = ServerSettings.from_json(os.environ[TOLD])
     register()
     set_up_log(settings)
     app = make_app(settings)
@@ -106,7 +106,7 @@ def worker() -> ASGIApp:
     return app
 
 
-def bound(settings: Settings) -> socket.socket:
+def bound(settings: ServerSettings) -> socket.socket:
     """Return a socket that listens at the address.
 
     Raises:
@@ -135,7 +135,7 @@ def url_of(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: ServerSettings) -> None:
     """Serve until SIGTERM or Ctrl-C; requests that were accepted are finished first.
 
     Raises:
@@ -164,7 +164,7 @@ def serve(settings: Settings) -> None:
             signal.signal(signal.SIGTERM, before)
 
 
-def _serve_by_many(settings: Settings, listening: socket.socket, where: str) -> None:
+def _serve_by_many(settings: ServerSettings, listening: socket.socket, where: str) -> None:
     """Serve by several processes, which count together; see ``serve``."""
     for path in settings.models:  # said here, not by each of them
         model_folder.read(Path(path))

@@ -26,7 +26,7 @@ from ..errors import UsageError
 from ..translator.translation import End, Translation, Watch
 from ..translator.translator import Translator
 from .fleet import Fleet
-from .settings import Settings
+from .settings import ServerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ ROUNDS = 8
 RECENT = 50
 
 
-class Way(NamedTuple):
+class DecodingWay(NamedTuple):
     """How a sentence is decoded; a batch has one way.
 
     Attributes:
@@ -90,7 +90,7 @@ class Job(NamedTuple):
 
     turn: int
     text: str
-    way: Way
+    way: DecodingWay
     draft: str
     watch: Watch | None
     future: Future[Done]
@@ -119,7 +119,7 @@ def form(waiting: Sequence[Job], size: int) -> tuple[list[Job], list[Job]]:
 
 
 def entering(
-    waiting: Sequence[Job], way: Way, count: int, longest: int
+    waiting: Sequence[Job], way: DecodingWay, count: int, longest: int
 ) -> tuple[list[Job], list[Job]]:
     """Choose what enters a running batch: those whose turn it is; return them, and the rest.
 
@@ -175,8 +175,8 @@ class Scheduler:
     def __init__(
         self,
         fleet: Fleet,
-        settings: Settings,
-        decoded: Callable[[Way, Sequence[Translation], float], None],
+        settings: ServerSettings,
+        decoded: Callable[[DecodingWay, Sequence[Translation], float], None],
     ) -> None:
         self.settings, self.decoded = settings, decoded
         self._waiting: list[Job] = []
@@ -204,7 +204,7 @@ class Scheduler:
 
     def submit(
         self,
-        way: Way,
+        way: DecodingWay,
         sentences: Sequence[str],
         drafts: Sequence[str] | None = None,
         watches: Sequence[Watch | None] | None = None,

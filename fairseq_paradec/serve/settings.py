@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """The settings of a server; the command's flags have the same names and defaults.
 
     Attributes:
@@ -58,7 +58,7 @@ class Settings:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> "Settings":
+    def from_json(cls, text: str) -> "ServerSettings":
         """Read what ``as_json`` wrote."""
         told: dict[str, Any] = json.loads(text)
         lists = {name: tuple(told[name]) for name in ("models", "api_keys", "origins")}

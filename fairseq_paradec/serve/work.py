@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..records import Pass
 from ..translator.documents import Document, Text
-from .scheduler import Done, Left, Scheduler, Way
+from .scheduler import DecodingWay, Done, Left, Scheduler
 
 #: Characters of a text that is split and put together beside the requests of others.
 LONG = 2000
@@ -80,7 +80,7 @@ async def aside(long: bool, function: Callable[..., T], *args: Any) -> T:
 
 async def translate(
     scheduler: Scheduler,
-    way: Way,
+    way: DecodingWay,
     texts: Sequence[str],
     format: str,
     predictions: Sequence[str] | None,
@@ -168,7 +168,11 @@ class Stream:
     """
 
     def __init__(
-        self, scheduler: Scheduler, way: Way, document: Document, drafts: Sequence[str] | None
+        self,
+        scheduler: Scheduler,
+        way: DecodingWay,
+        document: Document,
+        drafts: Sequence[str] | None,
     ) -> None:
         self.document, self.counts = document, Counts()
         self.notes: list[str] = []

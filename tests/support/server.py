@@ -13,7 +13,7 @@ import uvicorn
 from fairseq_paradec.serve.app import make_app
 from fairseq_paradec.serve.fleet import Fleet
 from fairseq_paradec.serve.run import bound, config_of
-from fairseq_paradec.serve.settings import Settings
+from fairseq_paradec.serve.settings import ServerSettings
 
 
 class Reply(NamedTuple):
@@ -72,7 +72,7 @@ class Client:
 
 
 @contextmanager
-def serving(settings: Settings, fleet: Fleet | None = None) -> Iterator[Client]:
+def serving(settings: ServerSettings, fleet: Fleet | None = None) -> Iterator[Client]:
     """Serve in a thread; at the end what was accepted is finished."""
     app = make_app(settings, fleet)
     with bound(settings) as listening:
