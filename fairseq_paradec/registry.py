@@ -3,7 +3,8 @@
 A new method is a file in ``methods`` and an entry here; or a package of its own, whose entry point
 in the group ``fairseq_paradec.methods`` names a Method (docs/adding-a-method.md). fairseq's
 commands, ``--help``, the checks of flags and models, audits, reports, the benchmark and
-docs/decoders.md read the entry.
+docs/decoders.md read the entry. Two parts are optional: what auto_fast tries of it
+(``variants.py``), and with which settings measuring commands run it (``lab/measure/traits.py``).
 """
 
 import logging
@@ -94,7 +95,7 @@ class Method:
     exact: Exact = ALWAYS
     verifier: Verifier = ANY_TRANSFORMER
     helper: Helper | None = None
-    candidates: Callable[[variants.Offer], variants.Settings] | None = None
+    candidates: Callable[[variants.Offer], variants.OptionSets] | None = None
     audited: bool = True
     by_token: bool = False
     drafts: str = "int8"

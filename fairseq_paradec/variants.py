@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .model_checks import drafts_in_int8
 
-Settings = list[dict[str, Any]]
+OptionSets = list[dict[str, Any]]
 
 # Words in a drafter's shortlist; it saves little for a vocabulary under twice this.
 SHORTLIST = 2000
@@ -22,20 +22,20 @@ class Offer(NamedTuple):
     model: Any  # the model, or the first of an ensemble
 
 
-def plain(offer: Offer) -> Settings:
+def plain(offer: Offer) -> OptionSets:
     """Return the default settings only."""
     return [{}]
 
 
-def in_int8(offer: Offer) -> Settings:
+def in_int8(offer: Offer) -> OptionSets:
     """Return the candidates of ``self_draft``: none where drafts would be as dear as passes."""
     return [{}] if drafts_in_int8(offer.dtype, offer.model) else []
 
 
-def sliding_windows(offer: Offer) -> Settings:
+def sliding_windows(offer: Offer) -> OptionSets:
     """Return the candidates of ``hgj``."""
     sliding = {"jacobi_window": "sliding"}
-    blocks: Settings = [
+    blocks: OptionSets = [
         {"block_size": 3},
         {"block_size": 5},
         {"block_size": 5, "adaptive_block": True},
@@ -43,11 +43,11 @@ def sliding_windows(offer: Offer) -> Settings:
     return [block | sliding for block in blocks]
 
 
-def drafts(offer: Offer) -> Settings:
+def drafts(offer: Offer) -> OptionSets:
     """Return the candidates of a lossless method with a drafter."""
     block, vocabulary = offer.block, offer.vocabulary
     whole = {"block_size": block}
-    settings: Settings = [whole]
+    settings: OptionSets = [whole]
     if 2 <= block // 2 < block:
         settings.append({"block_size": block // 2})
     settings.append(whole | {"adaptive_block": True})
@@ -56,15 +56,15 @@ def drafts(offer: Offer) -> Settings:
     return settings
 
 
-def assists(offer: Offer) -> Settings:
+def assists(offer: Offer) -> OptionSets:
     """Return the candidates of ``assisted``."""
-    sizes: Settings = [{"block_size": size} for size in (4, 12)]
+    sizes: OptionSets = [{"block_size": size} for size in (4, 12)]
     if offer.vocabulary > 2 * SHORTLIST:
         sizes.append({"drafter_shortlist": SHORTLIST})
     return sizes
 
 
-def relaxed_drafts(offer: Offer) -> Settings:
+def relaxed_drafts(offer: Offer) -> OptionSets:
     """Return the candidates of ``gad_pp``, a stricter and a faster one."""
     rules = ((3, 1.0), (5, 3.0))
     return [{"block_size": offer.block, "accept_topk": k, "accept_margin": tau} for k, tau in rules]
