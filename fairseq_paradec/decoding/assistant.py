@@ -17,7 +17,7 @@ from .drafting import BlockSizes, propose_trees
 from .loop import Drafter, Proposal, Verdict, no_draft, num_to_score
 from .sampling import Sampling
 from .trees import CHOICES, Growth
-from .writing import read, write
+from .writing import read_rows, write
 
 
 class AssistantDrafter(Drafter):
@@ -114,7 +114,7 @@ class TreeAssistant(AssistantDrafter):
         self.trees = []
         if max(counts) <= 0:
             return no_draft(len(rows))
-        hidden = read(self.scorer, rows, self.rules)  # B×1×D
+        hidden = read_rows(self.scorer, rows, self.rules)  # B×1×D
         self.read = [1 + len(row.tokens) for row in rows]
         device, starts = self.rules.device, starts_of(rows)
         self.trees = [Growth(self.most_nodes, n, self.least, self.rules.eos) for n in counts]

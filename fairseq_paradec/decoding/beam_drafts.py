@@ -100,7 +100,7 @@ class Beam:
     ends: bool = False  # whether the search is over
 
     @property
-    def read(self) -> bool:
+    def is_read(self) -> bool:
         """Whether the model has read all live hypotheses."""
         return all(node in self.tree.known for node in self.nodes)
 
@@ -294,7 +294,7 @@ class DraftedBeamSearch:
 
     def _replay(self, beams: Sequence[Beam], finished: list[list[Written]]) -> None:
         """Take the steps whose live hypotheses the model has read."""
-        while active := [beam for beam in beams if not beam.ends and beam.read]:
+        while active := [beam for beam in beams if not beam.ends and beam.is_read]:
             ended = self._step(active, [beam.tree.known for beam in active])
             for beam, ends in zip(active, ended, strict=True):
                 beam.tree.lived.update(beam.nodes)

@@ -36,7 +36,7 @@ def unread(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> list[
     return [tokens[n:] for tokens, n in zip(inputs, scorer.cache.lengths, strict=True)]
 
 
-def read(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> Tensor:
+def read_rows(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> Tensor:
     """Read the inputs that are not cached: -> B×1×D, the states after the last."""
     new = unread(scorer, rows, rules)
     width = max(map(len, new))
@@ -74,7 +74,7 @@ def write(
     if sampling is None and scorer.writes(projection):
         new = unread(scorer, rows, rules)
         return Text(*scorer.write(new, counts, projection, rules.at(rows), least, normalised))
-    hidden = read(scorer, rows, rules)  # B×1×D
+    hidden = read_rows(scorer, rows, rules)  # B×1×D
     written: list[list[int]] = [[] for _ in rows]
     scores: list[list[float]] = [[] for _ in rows]
     drawn_from: list[Tensor] = []  # B×1×N each

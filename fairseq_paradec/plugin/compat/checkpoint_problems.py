@@ -29,7 +29,7 @@ def checkpoint_error(path: str, wrong: str, allowed: str) -> UsageError:
     return UsageError(f"{ANY_CHECKPOINT_FLAG}: got {str(path)!r}, {wrong}; allowed: {allowed}")
 
 
-def read(path: str) -> Any:
+def checkpoint_or_none(path: str) -> Any:
     """Read a checkpoint safely, without fairseq's upgrade; None if that is impossible."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -164,7 +164,7 @@ def models_problem(
     for path in filenames:
         if not os.path.isfile(path):
             continue
-        state = read(path)
+        state = checkpoint_or_none(path)
         problem = (
             file_problem(path)
             or registry_problem(path, state, task)

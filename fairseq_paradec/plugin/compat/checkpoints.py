@@ -31,11 +31,11 @@ from ...forks import computing
 from .checkpoint_problems import (
     ANY_CHECKPOINT_FLAG,
     checkpoint_error,
+    checkpoint_or_none,
     field,
     file_problem,
     form_problem,
     models_problem,
-    read,
     registry_problem,
     warn_of_other_languages,
 )
@@ -129,7 +129,7 @@ def explain_file(original: Function) -> Function:
         except UsageError:
             raise
         except Exception as error:
-            problem = file_problem(path) or registry_problem(path, read(path))
+            problem = file_problem(path) or registry_problem(path, checkpoint_or_none(path))
             if problem is None and not isinstance(error, OSError):
                 problem = form_problem(path, error)
             if problem is None:

@@ -58,7 +58,7 @@ _ATTENTION = {
 _FEED = {"W1": "fc1.weight", "b1": "fc1.bias", "W2": "fc2.weight", "b2": "fc2.bias"}
 
 
-class Settings(yaml.SafeLoader):
+class SettingsLoader(yaml.SafeLoader):
     """Reads YAML without aliases, by which a few lines can be gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -125,7 +125,7 @@ def _read_npz(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     stored = arrays.pop("special:model.yml", None)
     if stored is None:
         raise option_error("MODEL", str(file), "a file .npz of Marian, with special:model.yml")
-    settings = _parse(file, stored.tobytes().rstrip(b"\0"), Settings)
+    settings = _parse(file, stored.tobytes().rstrip(b"\0"), SettingsLoader)
     weights = {
         name: torch.from_numpy(np.array(value, dtype=np.float32))
         for name, value in arrays.items()
@@ -164,7 +164,7 @@ def _vocabularies(file: Path) -> tuple[Path, Path]:
     decoder = file.with_name("decoder.yml")
     if not decoder.is_file():
         raise option_error("MODEL", str(file), "a model beside its decoder.yml, which is missing")
-    names: Any = _parse(decoder, decoder.read_bytes(), Settings).get("vocabs")
+    names: Any = _parse(decoder, decoder.read_bytes(), SettingsLoader).get("vocabs")
     with known_form(decoder, "vocabs: two files, of source and target"):
         first, second = (file.with_name(Path(name).name) for name in names)
         return first, second
