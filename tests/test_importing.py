@@ -20,8 +20,8 @@ from support.losses import build
 import fairseq_paradec
 from fairseq_paradec.cli.main import main
 from fairseq_paradec.plugin.encoders.sentencepiece_pair import SentencepiecePair
+from fairseq_paradec.translator import model_folder
 from fairseq_paradec.translator.importing import selftest, writing
-from fairseq_paradec.translator.model_folder import read
 
 ARCHS = ("shallow_decoder", "block_nat_tiny")
 LENGTHS = (5, 9, 3, 12)
@@ -54,7 +54,7 @@ def imported(family: str) -> tuple[Saved, Path, Any, Any]:
 def load(folder: Path) -> tuple[Any, Any]:
     """The task and the model of a model folder."""
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(folder / read(folder).model)], arg_overrides={"data": str(folder)}
+        [str(folder / model_folder.read(folder).model)], arg_overrides={"data": str(folder)}
     )
     return task, models[0].eval()
 
@@ -135,7 +135,7 @@ def test_text_is_split_and_joined_as_by_transformers() -> None:
 
 def test_tokens_of_languages_are_no_text() -> None:
     made, out, task, _ = imported("m2m_100")
-    folder = read(out)
+    folder = model_folder.read(out)
     files = {name: str(out / file) for name, file in folder.bpe_files.items()}
     pair = SentencepiecePair(SimpleNamespace(**files))
     split = pair.encode(">>x<< Ein Hund").split()

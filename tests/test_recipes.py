@@ -380,6 +380,6 @@ def test_reordered_killed_and_gone_on_with(tmp_path):
     said = cut_short([*command, *options.split()], model)
     assert f"already trained: {model}" in said and "BLEU" in said
     assert json.loads((save_dir / "quality.json").read_text())["rows"][0]["sentences"] == 40
-    state = checkpoints.read(model)["model"]
+    state = checkpoints.read_state(model)["model"]
     layers = {name.split(".")[2] for name in state if name.startswith("decoder.layers.")}
     assert layers == {"0", "1"}

@@ -39,7 +39,7 @@ def files(made: Path) -> tuple[Path, Path, Path]:
 
 def changed(made: Path, name: str, **options: Any) -> Path:
     """The model with other options in its configuration, in a new file."""
-    state = checkpoints.read(files(made)[1])
+    state = checkpoints.read_state(files(made)[1])
     for option, value in options.items():
         setattr(state["cfg"]["model"], option, value)
     torch.save(state, made / name)
@@ -56,7 +56,7 @@ def table(made: Path, *args: object, sentences: int = 2) -> list[dict[str, Any]]
 
 @pytest.mark.slow
 def test_the_frozen_base_is_the_base_and_the_report_exact(made: Path) -> None:
-    base, whole = (checkpoints.read(path)["model"] for path in files(made)[:2])
+    base, whole = (checkpoints.read_state(path)["model"] for path in files(made)[:2])
     assert {name for name in whole if not name.startswith("decoder.heads.")} == set(base)
     for name, weight in base.items():
         assert torch.equal(weight, whole[name]), name
@@ -92,7 +92,7 @@ def test_heads_alone_decode_and_blocks_are_counted_as_in_the_reports(made: Path)
 @pytest.mark.slow
 def test_rows_of_several_models_and_what_they_are_called(made: Path) -> None:
     base, whole, _ = files(made)
-    state = checkpoints.read(whole)
+    state = checkpoints.read_state(whole)
     assert state["cfg"]["model"].base_copied and state["cfg"]["model"].base_path == str(base)
     # As if its base had been fine-tuned: another model, and shrunk, without a base to be read.
     state["cfg"]["model"].fine_tune_base = True
@@ -164,7 +164,7 @@ def test_heads_only_keeps_heads_and_little_else(made: Path) -> None:
     source, target, more = files(made)[1], made / "again.pt", made / "more.pt"
     assert paradec(["shrink", "--heads-only", str(source), str(target)]) == 0
     again = torch.load(target, weights_only=True)
-    full = checkpoints.read(source)["model"]
+    full = checkpoints.read_state(source)["model"]
     heads = {name for name in full if name.startswith("decoder.heads.")}
     assert heads <= set(again["model"])
     for name, weight in again["model"].items():

@@ -57,14 +57,14 @@ def report(made: Path, *more: object, status: int = 0, **given: Any) -> list[Any
 @pytest.mark.slow
 def test_the_frozen_encoder_is_the_verifiers_to_the_bit(made: Path) -> None:
     models = (model_of(made, name) for name in ("drafter", "verifier"))
-    drafter, verifier = (checkpoints.read(path)["model"] for path in models)
+    drafter, verifier = (checkpoints.read_state(path)["model"] for path in models)
     theirs = {name: weight for name, weight in verifier.items() if name.startswith("encoder.")}
     assert len(theirs) > 20 and {n for n in drafter if n.startswith("encoder.")} == theirs.keys()
     for name, weight in theirs.items():
         assert torch.equal(weight.view(torch.int32), drafter[name].view(torch.int32)), name
     assert drafter["decoder.layers.1.fc1.weight"].shape == (256, 128)
     paths = (made / "gad" / "drafter").glob("checkpoint_*_?0.pt")
-    first, second = (checkpoints.read(path)["model"] for path in paths)
+    first, second = (checkpoints.read_state(path)["model"] for path in paths)
     assert any(not torch.equal(first[name], second[name]) for name in first), "it is trained"
 
 
@@ -157,7 +157,7 @@ def test_a_report_cut_short_goes_on_and_changes_are_noticed(made: Path, monkeypa
     report(made, "--block-size", 8, "--block-size", 2, out=out)
     assert asked[4:] == ["gad", "gad", "gad_pp", "gad_pp"]
     assert report(made, out=out) == rows and len(asked) == 8
-    state = checkpoints.read(model_of(made, "drafter"))
+    state = checkpoints.read_state(model_of(made, "drafter"))
     torch.save(state | {"extra_state": {}}, made / "other drafter.pt")
     report(made, drafter=made / "other drafter.pt", out=out)
     assert asked[8:] == ["gad", "gad_pp"]  # greedy has no drafter

@@ -336,7 +336,7 @@ def test_the_curve_is_drawn_of_what_is_logged(tmp_path, monkeypatch):
     lines += [logged("train_inner", num_updates="20", loss="6.5")]  # made again after a kill
     lines += [logged("valid", valid_num_updates="20", valid_loss="7", valid_accepted="1.5"), "x\n"]
     lines += [logged("train", train_num_updates="20", train_loss="7"), "==== it's\n"]
-    curves = log.read(lines)
+    curves = log.read_curves(lines)
     train = {10: 8.0, 20: 6.5}
     assert curves == {"train loss": train, "valid loss": {20: 7.0}, "valid accepted": {20: 1.5}}
     path, out = tmp_path / "train.log", tmp_path / "curve.png"
@@ -402,10 +402,12 @@ def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus, trained):
     assert result.returncode == 0, result.stderr
     assert "averaged, of updates 14, 20" in result.stderr
     for name in ("checkpoint_last.pt", "model.pt"):
-        first, second = (checkpoints.read(path / name)["model"] for path in (folder, trained))
+        first, second = (checkpoints.read_state(path / name)["model"] for path in (folder, trained))
         assert first.keys() == second.keys()
         assert all(torch.equal(first[key], second[key]) for key in first)
-    curves = [log.read((path / "train.log").read_text().splitlines()) for path in (folder, trained)]
+    curves = [
+        log.read_curves((path / "train.log").read_text().splitlines()) for path in (folder, trained)
+    ]
     assert curves[0] == curves[1]
     assert {name: [*points] for name, points in curves[1].items()} == {
         "train loss": [10, 20],
@@ -485,7 +487,7 @@ def test_average_is_the_mean_and_what_was_not_trained_stays_to_the_bit(tmp_path)
     torch.save(checkpoint(99, {}), tmp_path / "checkpoint_best.pt")  # may be of any epoch
     out = tmp_path / "model.pt"
     assert paradec(["average", str(tmp_path), "--last", "3", "--out", str(out)]) == 0
-    result = checkpoints.read(out)
+    result = checkpoints.read_state(out)
     found = result["model"]
     for name in ("a", "half"):
         wanted = sum(one[name].double() for one in models[1:]) / 3

@@ -14,7 +14,7 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.training import schedule
 from fairseq_paradec.training.folder import NOT_FLAGS
 from fairseq_paradec.training.plan import Request, plan
-from fairseq_paradec.training.settings import Settings, data, kind_of, settings, start_of
+from fairseq_paradec.training.settings import Recipe, data, kind_of, recipe_of, start_of
 
 ARCHS = (
     "transformer",
@@ -174,9 +174,9 @@ def test_a_batch_is_a_batch_whatever_the_processes(pairs, gpus, processes, large
 
 def test_on_a_cpu_no_update_takes_minutes():
     """A GPU has the papers' batches; elsewhere they are as large as tiny's, at a lower rate."""
-    largest = max(settings(arch, "tiny", {"cpu"}).batch for arch in ARCHS)
+    largest = max(recipe_of(arch, "tiny", {"cpu"}).batch for arch in ARCHS)
     for arch, preset in EVERY:
-        here, there = (settings(arch, preset, {device}) for device in ("cpu", "cuda"))
+        here, there = (recipe_of(arch, preset, {device}) for device in ("cpu", "cuda"))
         assert here.batch <= largest, (arch, preset)
         assert (here.batch < there.batch) == (here.flags["lr"] < there.flags["lr"]), (arch, preset)
         # A model is the same wherever it is trained.
@@ -193,7 +193,7 @@ def test_the_schedule_follows_the_length(pairs, arch, preset):
         for length in ({}, {"updates": 600}, {"epochs": 3}):
             made = plan(Request(pairs, preset, arch, start, **length), 0)
             found = flags(made)
-            usual = settings(arch, preset, {"cpu", "started"})
+            usual = recipe_of(arch, preset, {"cpu", "started"})
             warmup = int(found["warmup-updates"])
             assert warmup == min(usual.flags["warmup-updates"], max(1, int(share * made.updates)))
             falls = found["lr-scheduler"] == "polynomial_decay"
@@ -215,7 +215,7 @@ def test_fairseq_knows_every_flag_and_the_file_every_word(pairs, arch, preset):
 
 
 def test_the_file_has_no_word_that_nothing_reads():
-    words = {"archs", "like", "flags", "when", "size"} | Settings.__dataclass_fields__.keys()
+    words = {"archs", "like", "flags", "when", "size"} | Recipe.__dataclass_fields__.keys()
     conditions = {"cpu", "cuda", "images", "started", "tuned", "fast", "narrow"} | {
         "bidirectional",
         "prefix_causal",
@@ -233,7 +233,7 @@ def test_the_file_has_no_word_that_nothing_reads():
         for preset in presets & kind.keys():
             check(kind[preset])
     for arch, preset in EVERY:
-        found = settings(arch, preset, {"cpu"})
+        found = recipe_of(arch, preset, {"cpu"})
         assert found.batch and found.length[1] and {"lr", "warmup-updates"} <= found.flags.keys()
     # Written in the package, which a wheel has.
     assert tomllib.loads((PLUGIN / "training" / "presets.toml").read_text("utf-8")) == data()

@@ -306,7 +306,7 @@ def test_finished_lines_survive_an_interruption(capsys, monkeypatch):
         yield from TEXT[:3]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(translate, "read", typed)
+    monkeypatch.setattr(translate, "read_lines", typed)
     words = ["translate", "--model", str(DEMO), "--decoding", "greedy", "--buffer-size", "2"]
     assert paradec(words) == 130
     found = capsys.readouterr().out.split("\n")

@@ -113,7 +113,7 @@ def utf8(text: str) -> str:
     return text
 
 
-def threads(text: str) -> int:
+def number_of_threads(text: str) -> int:
     """Read a number of threads; OpenMP ends a process that asks for too many."""
     count = whole_number(text)
     if count > MOST_THREADS:
@@ -178,7 +178,7 @@ def declare_timing(parser: argparse.ArgumentParser, rounds: str) -> None:
     """Declare the flags of commands that time work in rounds; ``rounds`` says what a round is."""
     add = parser.add_argument
     add("--rounds", type=whole_number, default=5, help=f"{rounds}(default: 5)")
-    add("--threads", type=threads, default=1, help="CPU threads (default: 1)")
+    add("--threads", type=number_of_threads, default=1, help="CPU threads (default: 1)")
     add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
 
 

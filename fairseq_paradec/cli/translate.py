@@ -51,7 +51,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="a sentence instead of files; may be repeated",
     )
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
-    add("--threads", type=arguments.threads, help="CPU threads (default: torch's)")
+    add("--threads", type=arguments.number_of_threads, help="CPU threads (default: torch's)")
     add("--batch-size", type=number, help="sentences decoded together (default: 32)")
     add("--max-tokens", type=number, help="source tokens decoded together (default: 4000)")
     add(
@@ -149,11 +149,11 @@ def print_translations(args: argparse.Namespace) -> None:
     translator = load(args)
     if not args.text and args.files in ([], [STDIN]) and sys.stdin.isatty():
         args.buffer_size = args.buffer_size or 1
-    lines = iter(args.text) if args.text else read(args.files)
+    lines = iter(args.text) if args.text else read_lines(args.files)
     again = args.files and all(path.is_file() for path in args.files)  # a pipe is read once
-    total = sum(1 for _ in read(args.files)) if again else None
+    total = sum(1 for _ in read_lines(args.files)) if again else None
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
-    drafts = None if args.drafts is None else read([args.drafts], "--drafts")
+    drafts = None if args.drafts is None else read_lines([args.drafts], "--drafts")
     texts = translator.stream(lines, drafts=drafts, **given_options(args))
     for text in tqdm(texts, total=total, unit=" lines", disable=hidden):
         print(text)
@@ -162,12 +162,12 @@ def print_translations(args: argparse.Namespace) -> None:
 def print_texts(args: argparse.Namespace) -> None:
     """Print whole texts, and on standard error what is not as in them."""
     sources = [[path] for path in args.files] or [[]]
-    texts = args.text or ["".join(read(files)) for files in sources]
+    texts = args.text or ["".join(read_lines(files)) for files in sources]
     drafts = None
     if args.drafts is not None:
         if len(texts) > 1:
             raise option_error("--drafts", str(args.drafts), "one FILE or --text, with --format")
-        drafts = ["".join(read([args.drafts], "--drafts"))]
+        drafts = ["".join(read_lines([args.drafts], "--drafts"))]
     for translation in load(args).texts(texts, args.format, drafts, **given_options(args)):
         print(translation.text, end="\n" if args.text else "")
         for note in translation.notes:
@@ -185,7 +185,7 @@ def load(args: argparse.Namespace) -> "Translator":
     return Translator(args.model, device=args.device)
 
 
-def read(files: Sequence[Path], flag: str = "FILE") -> Iterator[str]:
+def read_lines(files: Sequence[Path], flag: str = "FILE") -> Iterator[str]:
     """Yield the lines of files, or of standard input; ``flag``: the files', for errors.
 
     Raises:

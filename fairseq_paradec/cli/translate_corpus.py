@@ -14,10 +14,10 @@ from typing import Any
 from ..config import OPTIONS, REPORT_FLAGS, flag
 from ..errors import excludes, needs, option_error
 from ..files import checksum
+from ..translator import model_folder
 from ..translator.corpus import parts
 from ..translator.corpus.crews import Work
 from ..translator.corpus.lines import COLUMN, Corpus
-from ..translator.model_folder import NAME, read
 from . import machines
 
 #: Lines of a part, which are sorted by length together.
@@ -40,9 +40,9 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
     if "drafter_path" in options:  # workers may be in another folder
         options["drafter_path"] = os.path.abspath(options["drafter_path"])
     corpus = Corpus(args.files, args.column or COLUMN)
-    read(args.model)
+    model_folder.read(args.model)
     made = options | {
-        "model": checksum(args.model / NAME),
+        "model": checksum(args.model / model_folder.NAME),
         "buffer_size": args.buffer_size or PART,
         "threads": args.threads or 1,
         "device": args.device,
@@ -99,7 +99,7 @@ def worker(
     from ..translator.translator import Translator
 
     translator = Translator(model, device=device)
-    if checksum(model / NAME) != wanted:
+    if checksum(model / model_folder.NAME) != wanted:
         raise option_error("--model", str(model), "the same model on all machines")
     options = {"decoding": translator.usual("greedy"), **options}
     return lambda work: b"".join(_rows(translator, work, options, marks))

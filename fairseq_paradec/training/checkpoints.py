@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # takes seconds to load
     import torch
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
     """Read a checkpoint safely; tensors stay on the disk until they are used.
 
     Raises:
@@ -74,7 +74,7 @@ def last_checkpoints(folder: Path, count: int) -> list[dict[str, Any]]:
     states = {}
     for path in (*folder.glob("checkpoint[0-9_]*.pt"), folder / "checkpoint_last.pt"):
         if path.name != "checkpoint_best.pt":
-            state = read(path)
+            state = read_state(path)
             states[count_updates(state)] = state
     return [states[updates] for updates in sorted(states)[-count:]]
 
@@ -164,7 +164,7 @@ def repair(folder: Path) -> int:
     updates, error = {}, None
     for path in sorted(folder.glob("checkpoint*.pt")):
         try:
-            updates[path] = count_updates(read(path))
+            updates[path] = count_updates(read_state(path))
         except UsageError as broken:
             error = broken
             print(f"paradec train: not used: {path}", file=sys.stderr)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cli.translate import read
+from ..cli.translate import read_lines
 from ..errors import option_error
 from ..files import checksum, replacing
 from ..translator.corpus import crews, parts
@@ -57,7 +57,7 @@ def write_sources(data: Path, texts: Sequence[Path], translator: "Translator", r
             allowed = "a new folder, as this was begun with another --text or --model"
             raise option_error("--save-dir", str(data.parent), allowed)
         return
-    count = sum(1 for _ in different(read(texts, "--text")))
+    count = sum(1 for _ in different(read_lines(texts, "--text")))
     if count < SHARE:
         names = " ".join(map(str, texts))
         allowed = f"at least {SHARE} different lines, as one in {SHARE} is held out; found {count}"
@@ -67,7 +67,7 @@ def write_sources(data: Path, texts: Sequence[Path], translator: "Translator", r
     folder = translator.folder
     for language in (folder.source, folder.target):
         shutil.copyfile(translator.path / f"dict.{language}.txt", data / f"dict.{language}.txt")
-    _write_subsets(data, different(read(texts, "--text")), translator, count)
+    _write_subsets(data, different(read_lines(texts, "--text")), translator, count)
     with replacing(data / RECORD) as partial:
         partial.write_text(json.dumps(record), "utf-8")
 

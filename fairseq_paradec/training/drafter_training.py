@@ -11,7 +11,7 @@ from ..errors import option_error
 from . import schedule
 from .checkpoints import average, last_checkpoints, repair
 from .commands.shrink import alone, plain_config, shrink
-from .settings import Flags, Settings, data, settings, words
+from .settings import Flags, Recipe, data, recipe_of, words
 
 #: Checkpoints that are averaged, the last ones; one is written in each hundredth of the updates.
 LAST = 5
@@ -35,10 +35,10 @@ class Training(NamedTuple):
     more: Sequence[str]  # flags of fairseq-train that win over the others
 
     @property
-    def usual(self) -> Settings:
+    def usual(self) -> Recipe:
         """How such a drafter is trained."""
         conditions = {self.device, "started", "fast", "prefix_causal"}
-        return settings(KINDS[self.kind][0], "tiny" if self.small else "iwslt", conditions)
+        return recipe_of(KINDS[self.kind][0], "tiny" if self.small else "iwslt", conditions)
 
     def length(self, tokens: int) -> int:
         """Return the number of updates for a text with so many target tokens."""

@@ -17,7 +17,7 @@ QUALITY = ("accepted", "bleu")
 Curves = dict[str, dict[int, float]]
 
 
-def read(lines: Iterable[str]) -> Curves:
+def read_curves(lines: Iterable[str]) -> Curves:
     """Return what was logged: ``train loss``, ``valid loss``, ``valid bleu``, ...
 
     Updates that were made again, after a kill, count once.
@@ -62,7 +62,9 @@ class Follower:
             text = stream.read()
         whole = text[: text.rfind(b"\n") + 1]
         self.place += len(whole)
-        done = max(read(whole.decode("utf-8", "replace").splitlines()).get("train loss", {0: 0.0}))
+        done = max(
+            read_curves(whole.decode("utf-8", "replace").splitlines()).get("train loss", {0: 0.0})
+        )
         if done and self.first is None:
             self.first = (done, now)
         if self.said or self.first is None or done - self.first[0] < self.TIMED:
@@ -88,7 +90,7 @@ def draw(log: Path, out: Path) -> bool:
     except ImportError:
         return False
     with log.open(encoding="utf-8", errors="replace") as stream:
-        curves = read(stream)
+        curves = read_curves(stream)
     if not curves:
         return False
     figure = Figure(figsize=(7, 4), layout="constrained")

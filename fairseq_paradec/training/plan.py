@@ -13,7 +13,7 @@ from ..errors import UsageError, needs, option_error
 from ..files import checksum
 from . import schedule
 from .folder import AVERAGE, CHECKPOINTS, PRESET, Line
-from .settings import Flags, Settings, data, settings, start_of, words
+from .settings import Flags, Recipe, data, recipe_of, start_of, words
 
 #: Sentences and images are at most so long, in tokens, unless a flag says otherwise (fairseq's).
 LONGEST = 1024
@@ -106,7 +106,7 @@ def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) 
     conditions |= {"started"} if start else set()
     conditions |= {"tuned"} if given.fine_tune_base else set()
     conditions |= {"narrow"} if given.decoder_embed_dim else set()
-    recipe = settings(request.arch, request.preset, conditions)
+    recipe = recipe_of(request.arch, request.preset, conditions)
     _check(request, recipe, start_flag, start, image, gpus)
     made = Plan()
     made.add(PRESET, request.preset)
@@ -132,7 +132,7 @@ def plan(request: Request, gpus: int, pays: Callable[[], bool] = lambda: False) 
     return made
 
 
-def _add_length(made: Plan, request: Request, given: Given, recipe: Settings, image: int) -> None:
+def _add_length(made: Plan, request: Request, given: Given, recipe: Recipe, image: int) -> None:
     """Add all that depends on length and batch: the schedule, too."""
     smoke = data()["smoke"]
     kind, count = recipe.length
@@ -242,7 +242,7 @@ def _start(request: Request, given: Given) -> tuple[str, Path | None]:
 
 
 def _check(
-    request: Request, recipe: Settings, flag: str, start: Path | None, image: int, gpus: int
+    request: Request, recipe: Recipe, flag: str, start: Path | None, image: int, gpus: int
 ) -> None:
     """Refuse what is missing or does not fit."""
     if start and not start.is_file():

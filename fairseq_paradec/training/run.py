@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import option_error
 from . import child, log, machine
-from .checkpoints import read, repair, vars_of, write_average
+from .checkpoints import read_state, repair, vars_of, write_average
 from .folder import AVERAGE, NOT_FLAGS, held, settle
 from .plan import Plan, Request, plan
 from .schedule import languages
@@ -104,7 +104,7 @@ def _train(
 
 def _start_rows(folder: Path) -> list[str]:
     """Return the flag that a reordered model lacks whose run began before there was that flag."""
-    config = vars_of(read(folder / "checkpoint_last.pt")["cfg"]["model"])
+    config = vars_of(read_state(folder / "checkpoint_last.pt")["cfg"]["model"])
     older = "directions" in config and "start_rows" not in config
     return ["--start-rows", "tokens"] if older else []
 

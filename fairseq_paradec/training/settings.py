@@ -16,7 +16,7 @@ _OWN_SIZE = re.compile("_(tiny|iwslt|big)$")
 
 
 @dataclass
-class Settings:
+class Recipe:
     """How an architecture is trained; presets.toml explains the names."""
 
     flags: Flags  # of fairseq-train, without ``--``
@@ -87,10 +87,10 @@ def start_of(arch: str) -> str | None:
     return next((flag for flag in reversed(named) if flag), None)
 
 
-def settings(arch: str, preset: str, conditions: Collection[str]) -> Settings:
+def recipe_of(arch: str, preset: str, conditions: Collection[str]) -> Recipe:
     """Return how an architecture is trained."""
     of_preset, share = data()["presets"][preset], data()["schedule"]["warmup_share"]
-    recipe = Settings({}, of_preset["size"], of_preset["average"], share)
+    recipe = Recipe({}, of_preset["size"], of_preset["average"], share)
     for table in _tables(kind_of(arch), preset):
         recipe.put(table, conditions)
     recipe.flags = {name: value for name, value in recipe.flags.items() if value is not False}

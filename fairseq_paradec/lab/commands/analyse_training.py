@@ -20,7 +20,7 @@ def compare(args: argparse.Namespace) -> Table:
     plot = None if args.plot is None else check_picture("--plot", args.plot)
     runs = {}
     for path in each_once("LOG", args.log):
-        curves = log.read(read("LOG", path).splitlines())
+        curves = log.read_curves(read("LOG", path).splitlines())
         if max(curves.get(losses.TRAIN, {0: 0.0})) < 10 * losses.PARTS:
             raise option_error("LOG", path, LOGGED)
         runs[path] = curves

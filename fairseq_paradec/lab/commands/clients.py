@@ -32,7 +32,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=number, default=1024, help="lines, sent again and again (default: 1024)")
     add("--alone", type=number, default=200, help="lines of one client (default: 200)")
     add("--typed", type=number, default=20, help="lines that are typed (default: 20)")
-    add("--threads", type=arguments.threads, default=1, help="of each process (default: 1)")
+    add(
+        "--threads",
+        type=arguments.number_of_threads,
+        default=1,
+        help="of each process (default: 1)",
+    )
     add("--rounds", type=number, default=5, help="(default: 5)")
     add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
     arguments.declare_table(parser, "Clients of a server")

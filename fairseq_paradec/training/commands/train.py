@@ -79,8 +79,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="the last N checkpoints are kept and averaged (default: the preset's)",
     )
     add("--seed", type=number, default=1, help="(default: 1)")
-    threads = "of each process on a CPU (default: the cores shared out)"
-    add("--threads", type=arguments.threads, help=threads)
+    of_threads = "of each process on a CPU (default: the cores shared out)"
+    add("--threads", type=arguments.number_of_threads, help=of_threads)
     add(
         "--processes",
         type=number,

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from ...cli import arguments
 from ...errors import option_error
 from ...files import checksum
+from ...translator import model_folder
 from ...translator.corpus.parts import locked
-from ...translator.model_folder import ModelFolder, read, write
+from ...translator.model_folder import ModelFolder
 from ..distill.plan import by_number
 from ..drafter_text import Subset, made_of, write_sources
 from ..drafter_training import KINDS, LAST, SMALL, Training
@@ -78,7 +79,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=number, default=1, help="(default: 1)")
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
-    add("--threads", type=arguments.threads, help="CPU threads (default: torch's)")
+    add("--threads", type=arguments.number_of_threads, help="CPU threads (default: torch's)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     for path in args.text:
         if not path.is_file():
             raise option_error("--text", str(path), "a text file")
-    folder = read(args.model)
+    folder = model_folder.read(args.model)
     args.save_dir = args.save_dir or args.model.absolute().with_name(args.model.name + ".drafter")
     if ":" in str(args.save_dir):
         raise option_error("--save-dir", str(args.save_dir), "a path without ':'")
@@ -217,9 +218,9 @@ def install(path: Path, folder: ModelFolder, drafter: Path) -> None:
     """Put a drafter into a folder, which is whole at any time."""
     partial = path / (DRAFTER + ".partial")
     shutil.copyfile(drafter, partial)
-    write(path, folder)  # an old drafter of this name goes before its file does
+    model_folder.write(path, folder)  # an old drafter of this name goes before its file does
     partial.replace(path / DRAFTER)
-    write(path, dataclasses.replace(folder, drafter=DRAFTER))
+    model_folder.write(path, dataclasses.replace(folder, drafter=DRAFTER))
 
 
 def same_file(first: Path, second: Path) -> bool:

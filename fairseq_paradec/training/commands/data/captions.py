@@ -20,9 +20,9 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from .... import files
 from ....cli import arguments
 from ....errors import UsageError, option_error
-from ....files import read
 from ....translator.model_folder import new_folder
 
 ENDS = frozenset(
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     made, seen = {}, set[str]()
     for split in ("test", "valid", "train"):
         file = str(args.texts / f"{split}.{args.language}")
-        captions = [" ".join(line.split()) for line in read("TEXTS", file).split("\n")]
+        captions = [" ".join(line.split()) for line in files.read("TEXTS", file).split("\n")]
         kept = [text for text in captions if text and text.lower() not in seen]
         seen |= {text.lower() for text in captions}
         # Each split has its own generator, so a change in one changes no other.
