@@ -24,7 +24,7 @@ const pause = (ms, signal) => new Promise((done, failed) => {
 });
 const plural = (n, what) => `${n} ${what}${n === 1 ? "" : what.endsWith("s") ? "es" : "s"}`;
 
-function panel(id, title, choice) {
+function addPanel(id, title, choice) {
   const section = $(id);
   const header = make(section, "header");
   const head = make(header, "h3");
@@ -64,8 +64,8 @@ async function* events(answer) {
     left += value;
     const whole = left.split("\n\n");
     left = whole.pop();
-    for (const one of whole) {
-      const data = one.slice("data: ".length);
+    for (const message of whole) {
+      const data = message.slice("data: ".length);
       if (data === "[DONE]") return;
       yield JSON.parse(data);
     }
@@ -76,63 +76,63 @@ async function* events(answer) {
 
 // Draw the passes of a decoder as they come; returns the text, and what it cost. A model that only
 // its own decoder fits has none to choose from: it translates.
-async function watch(one, body, signal) {
-  one.passes.clear();
-  const decoding = one.select.value || null;
+async function watch(panel, body, signal) {
+  panel.passes.clear();
+  const decoding = panel.select.value || null;
   const answer = await ask({ ...body, stream: true, passes: decoding !== null, decoding }, signal);
-  let found = "";
+  let translation = "";
   let usage = null;
   for await (const event of events(answer)) {
     if (event.error) throw new Error(event.error);
     if (event.object === "translation.pass") {
-      const settle = one.passes.draw(event.sentence, event.pass);
+      const settle = panel.passes.draw(event.sentence, event.pass);
       const pace = $("slow").checked ? PACE.slow : PACE.fast;
       if (!still.matches || $("slow").checked) await pause(pace, signal);
       settle();
       if ($("slow").checked) await pause(pace, signal);
     } else {
-      found += event.choices[0].delta.content;
+      translation += event.choices[0].delta.content;
       usage = event.usage ?? usage;
     }
   }
-  return { found, usage };
+  return { translation, usage };
 }
 
-function show(one, ...parts) {
-  one.numbers.replaceChildren();
+function show(panel, ...parts) {
+  panel.numbers.replaceChildren();
   for (const [i, [strong, rest]] of parts.entries()) {
-    make(one.numbers, "strong", {}, strong);
-    one.numbers.append(` ${rest}${i + 1 < parts.length ? ", " : ""}`);
+    make(panel.numbers, "strong", {}, strong);
+    panel.numbers.append(` ${rest}${i + 1 < parts.length ? ", " : ""}`);
   }
 }
 
 const counted = (n, what) => [String(n), plural(n, what).slice(String(n).length + 1)];
 
 async function type(signal) {
-  const one = panels.typing;
-  const given = last && one.select.value ? { prediction: last } : {};
-  const { found, usage } = await watch(one, given, signal);
-  last = found;
+  const panel = panels.typing;
+  const given = last && panel.select.value ? { prediction: last } : {};
+  const { translation, usage } = await watch(panel, given, signal);
+  last = translation;
   const output = $("translation");
-  output.textContent = found;
+  output.textContent = translation;
   output.lang = languages()[1];
   const parts = [counted(usage.passes, "pass"), counted(usage.completion_tokens, "token")];
   if (given.prediction) parts.push([usage.accepted_prediction_tokens, "of them from the last translation"]);
-  show(one, ...parts);
+  show(panel, ...parts);
 }
 
-async function compare(one, signal) {
+async function compare(panel, signal) {
   const times = [];
   let passes = 0;
   while (times.length < TIMES) {
-    const answer = await ask({ decoding: one.select.value }, signal);
+    const answer = await ask({ decoding: panel.select.value }, signal);
     const { usage } = await answer.json();
     times.push(usage.milliseconds);
     passes = usage.passes;
   }
   const median = times.sort((a, b) => a - b)[(TIMES - 1) / 2];
-  show(one, counted(passes, "pass"), [median.toFixed(1), "ms"]);
-  await watch(one, {}, signal);
+  show(panel, counted(passes, "pass"), [median.toFixed(1), "ms"]);
+  await watch(panel, {}, signal);
 }
 
 async function run(wait = TYPED) {
@@ -143,9 +143,9 @@ async function run(wait = TYPED) {
     await pause(wait, signal);
     $("wrong").hidden = true;
     if (!text.value.trim()) {
-      for (const one of Object.values(panels)) {
-        one.passes.clear();
-        show(one);
+      for (const panel of Object.values(panels)) {
+        panel.passes.clear();
+        show(panel);
       }
       $("translation").textContent = last = "";
       return;
@@ -167,20 +167,20 @@ async function run(wait = TYPED) {
 function offer() {
   const fitting = health.decoders[$("model").value];
   $("compared").hidden = $("legend").hidden = fitting.length === 0;
-  for (const one of Object.values(panels)) {
-    one.select.replaceChildren();
-    one.select.hidden = fitting.length === 0;
-    for (const name of fitting) make(one.select, "option", { value: name }, name);
-    if (fitting.includes(one.choice)) one.select.value = one.choice;
+  for (const panel of Object.values(panels)) {
+    panel.select.replaceChildren();
+    panel.select.hidden = fitting.length === 0;
+    for (const name of fitting) make(panel.select, "option", { value: name }, name);
+    if (fitting.includes(panel.choice)) panel.select.value = panel.choice;
   }
   last = "";
   run(0);
 }
 
 async function start() {
-  panel("typing", "While you type:", "self_draft");
-  panel("left", "", "greedy");
-  panel("right", "", "self_draft");
+  addPanel("typing", "While you type:", "self_draft");
+  addPanel("left", "", "greedy");
+  addPanel("right", "", "self_draft");
   health = await (await fetch("health")).json();
   for (const name of health.models) make($("model"), "option", { value: name }, name);
   $("models").hidden = health.models.length === 1;

@@ -14,30 +14,30 @@ const STATES = { accepted: "accepted", given: "accepted from the last translatio
 const BEFORE = 5; // earlier tokens that a row repeats
 
 // What is known of a token of a pass; i: its place in the pass.
-function describe(one, i, state) {
-  const chosen = one.verifier[i];
+function describe(pass, i, state) {
+  const chosen = pass.verifier[i];
   const said = [];
   if (state === "rejected") {
-    said.push(`the drafter wanted ${one.draft[i]}`);
-    if (i < one.draft_log_probs.length) {
-      said.push(`for the model its probability is ${share(one.draft_log_probs[i])}`);
-      said.push(`${one.draft_ranks[i]} tokens are likelier`);
+    said.push(`the drafter wanted ${pass.draft[i]}`);
+    if (i < pass.draft_log_probs.length) {
+      said.push(`for the model its probability is ${share(pass.draft_log_probs[i])}`);
+      said.push(`${pass.draft_ranks[i]} tokens are likelier`);
     }
-    if (i === one.num_accepted) said.push(`it chose ${chosen}: ${share(one.log_probs[i])}`);
+    if (i === pass.num_accepted) said.push(`it chose ${chosen}: ${share(pass.log_probs[i])}`);
     else said.push("it stands behind a token that was rejected");
   } else {
-    said.push(`probability ${share(one.log_probs[i])}`);
-    if (one.runner_up[i]) {
-      said.push(`next best ${one.runner_up[i]}: ${share(one.runner_up_log_probs[i])}`);
+    said.push(`probability ${share(pass.log_probs[i])}`);
+    if (pass.runner_up[i]) {
+      said.push(`next best ${pass.runner_up[i]}: ${share(pass.runner_up_log_probs[i])}`);
     }
     if (state === "own") {
-      said.push(i < one.draft.length ? `the drafter wanted ${one.draft[i]}` : "nothing was drafted here");
+      said.push(i < pass.draft.length ? `the drafter wanted ${pass.draft[i]}` : "nothing was drafted here");
     } else said.push("the drafter wanted it, too");
   }
-  if (one.draft_confidences && i < one.draft.length) {
-    said.push(`the drafter's own probability ${one.draft_confidences[i].toFixed(4)}`);
+  if (pass.draft_confidences && i < pass.draft.length) {
+    said.push(`the drafter's own probability ${pass.draft_confidences[i].toFixed(4)}`);
   }
-  return `${state === "rejected" ? one.draft[i] : chosen}, ${STATES[state]}: ${said.join("; ")}.`;
+  return `${state === "rejected" ? pass.draft[i] : chosen}, ${STATES[state]}: ${said.join("; ")}.`;
 }
 
 export class Passes {
@@ -58,7 +58,7 @@ export class Passes {
   }
 
   // Draw a pass as it is drafted; returns the function that shows what became of it.
-  draw(sentence, one) {
+  draw(sentence, pass) {
     if (sentence !== this.sentence) {
       this.sentence = sentence;
       this.written = [];
@@ -73,30 +73,30 @@ export class Passes {
     }
     const add = (text) => make(line, "button", { type: "button", class: "token drafted",
       tabindex: -1, dir: "auto" }, text);
-    const drafted = one.draft.map(add);
+    const drafted = pass.draft.map(add);
     this.list.scrollTop = this.list.scrollHeight;
     return () => {
-      const kept = one.given ? "given" : "accepted";
+      const kept = pass.given ? "given" : "accepted";
       for (const [i, token] of drafted.entries()) {
-        this.settle(token, one, i, i < one.num_accepted ? kept : "rejected");
+        this.settle(token, pass, i, i < pass.num_accepted ? kept : "rejected");
       }
-      const own = one.num_committed > one.num_accepted;
+      const own = pass.num_committed > pass.num_accepted;
       if (own) {
-        const token = add(one.verifier[one.num_accepted]);
-        drafted[one.num_accepted - 1]?.after(token);
-        if (!one.num_accepted && drafted.length) drafted[0].before(token);
-        this.settle(token, one, one.num_accepted, "own");
+        const token = add(pass.verifier[pass.num_accepted]);
+        drafted[pass.num_accepted - 1]?.after(token);
+        if (!pass.num_accepted && drafted.length) drafted[0].before(token);
+        this.settle(token, pass, pass.num_accepted, "own");
       }
-      this.written.push(...one.verifier.slice(0, one.num_committed));
+      this.written.push(...pass.verifier.slice(0, pass.num_committed));
       if (!this.list.querySelector('[tabindex="0"]')) this.reach(line.querySelector("button"));
     };
   }
 
-  settle(token, one, i, state) {
+  settle(token, pass, i, state) {
     token.className = `token ${state}`;
     token.setAttribute("aria-label", `${token.textContent}, ${STATES[state]}`);
     token.setAttribute("aria-pressed", "false");
-    token.said = describe(one, i, state);
+    token.said = describe(pass, i, state);
   }
 
   tell(token) {
