@@ -210,14 +210,14 @@ run_bench() {
         bench gpu-bench-fp32 fp32 '' "$peers" cpu
         bench gpu-bench-fp16 fp16 bf16 "$peers" cpu
     else
-        bench gpu-bench-fp32 fp32 fp16 "$peers" cuda
+        bench gpu-bench-fp32 fp32 bf16 "$peers" cuda
         bench gpu-bench-fp16 fp16 bf16 "$peers" cuda
     fi
 }
 
 run_profile() {
     local drafts=
-    [ "$device" = cpu ] || drafts=fp16
+    [ "$device" = cpu ] || drafts=bf16
     decoders "$drafts"
     bounded "${paradec[@]}" launches "${data:-$pair}" --path "$teacher" --decoder 'beam --beam 1' \
         --decoder greedy "${compared[@]}" --device "$device" --sentences "${sentences:-8}" \

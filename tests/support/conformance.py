@@ -261,7 +261,7 @@ def setting_of(row: Row, device: str = "cpu") -> Setting:
     if chosen.method == "self_draft" and row["dtype"] == "float64":
         flags["drafter_dtype"] = "fp32"
     elif chosen.method == "self_draft" and device != "cpu":  # int8 is for the CPU
-        flags["drafter_dtype"] = "bf16" if row["dtype"] == "float16" else "fp16"
+        flags["drafter_dtype"] = "fp32" if row["dtype"] == "bfloat16" else "bf16"
     limits = replace(LIMITS[row["limits"]], suppressed=row["suppressed"])
     lengths, left = BATCHES[row["batch"]]
     sample = on(device, batch(task, lengths, seed=1, left_pad=left))

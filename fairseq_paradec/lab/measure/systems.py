@@ -181,7 +181,8 @@ class FairseqSystem:
         # The collater sorts by length.
         found: dict[int, Output] = {}
         for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
-            tokens = self.task.target_dictionary.string(hypo[0]["tokens"]).split()
+            # In one copy: fairseq would wait for the device at every token.
+            tokens = self.task.target_dictionary.string(hypo[0]["tokens"].cpu()).split()
             text, passes = plain_text(tokens, self.language), int(hypo[0]["steps"])
             # A search without drafts has no such counts.
             drafted, accepted = (
@@ -202,8 +203,10 @@ class FairseqSystem:
         dictionary = self.task.target_dictionary
         sample = self.sample([sentence])
         first, second = (
-            [[{"tokens": torch.tensor([*map(dictionary.index, tokens), dictionary.eos()])}]]
-            for tokens in (ours, theirs)
+            [[{"tokens": torch.tensor(numbers, device=self.device)}]]
+            for numbers in (
+                [*map(dictionary.index, tokens), dictionary.eos()] for tokens in (ours, theirs)
+            )
         )
         with torch.no_grad():
             limits = {

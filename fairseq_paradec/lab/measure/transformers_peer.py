@@ -75,7 +75,7 @@ class TransformersSystem(Peer):
                 attention_mask=rows.ne(words.pad()).long(),
                 generation_config=self._settings,
                 assistant_model=self._assistant,
-            )
+            ).cpu()
             found += [words.string(row[row.ne(words.pad())]).split() for row in outputs]
         return found
 
