@@ -29,6 +29,6 @@ def restart_in_utf8() -> None:
     if sys.flags.utf8_mode or {name.lower() for name in names} == {"utf-8"}:
         return
     if not sys.executable or os.environ.get("PYTHONUTF8") == "1":
-        return  # "python -X utf8=0" is a wish
+        return  # started again already, or "python -X utf8=0" beside it
     os.environ["PYTHONUTF8"] = "1"
     os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])

@@ -127,6 +127,7 @@ fi
 case $part in
     gates) need_python fairseq torch pytest xdist ;;
     bench-ctranslate2) need_python fairseq torch sacrebleu matplotlib ctranslate2 ;;
+    join) ;;
     *) need_python fairseq torch sacrebleu matplotlib ;;
 esac
 out=${out:-$root/runs/gpu} work=${work:-$root/runs/gpu-work}
@@ -156,7 +157,7 @@ left() { # seconds until the time is up, at least one
 bounded() { # a command, until the time is up; status 124 says so
     local status=0
     timeout --kill-after=10 "$(left)" "$@" || status=$?
-    [ "$status" != 137 ] || status=124
+    [ "$status" != 137 ] || [ "$SECONDS" -lt "$end" ] || status=124
     [ "$status" != 124 ] || note "$part: the time is up; the same command goes on"
     return "$status"
 }
@@ -259,7 +260,7 @@ second_half() { # name, seconds
     local arch=$1 count=$updates done wall
     [ "$1" != plain ] || arch=transformer
     if [ -z "$count" ]; then
-        last() { grep -o "\"$1\": \"[0-9.]*\"" "$2" | tail -n 1 | tr -dc '0-9.'; }
+        last() { { grep -o "\"$1\": \"[0-9.]*\"" "$2" || true; } | tail -n 1 | tr -dc '0-9.'; } # none: too few updates to log
         done=$(last num_updates "$work/train/$1/first/train.log")
         wall=$(last wall "$work/train/$1/first/train.log")
         count=$(awk -v done="$done" -v wall="$wall" -v seconds="$2" 'BEGIN {

@@ -24,6 +24,7 @@ import fairseq_paradec
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.config import LARGEST
+from fairseq_paradec.engine.settings import usable_device
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.translator.model_folder import new_folder
 from fairseq_paradec.translator.text_processing import WORD, _split
@@ -333,6 +334,32 @@ def test_pipes_and_standard_input_are_files(tmp_path, capsys, monkeypatch):
     assert len(men) == 2 and men[0] == men[1]
     for pipe in (pipes[0], pipes[2]):
         os.close(pipe)
+
+
+def test_a_file_named_like_standard_input_takes_nothing_from_it(tmp_path, capsys, monkeypatch):
+    """ "-" is standard input, and "./-" that file."""
+    monkeypatch.chdir(tmp_path)
+    Path("-").write_text("A man.\n")
+    given = tmp_path / "given"
+    given.write_text("A dog runs.\n")
+    words = ["translate", "--model", str(DEMO), "--decoding", "greedy", "-", "./-"]
+    with given.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert paradec(words) == 0
+    dog, man, end = capsys.readouterr().out.split("\n")
+    assert dog == "Ein Hund rennt." and man.startswith("Ein Mann") and end == ""
+
+
+def test_a_limit_below_the_minimal_length_is_refused_by_fairseqs_search_too(capsys):
+    words = ["translate", "--model", str(DEMO), "--text", "A dog runs.", "--decoding", "beam"]
+    assert paradec([*words, "--beam", "2", "--max-len-a", "0.1", "--max-len-b", "0"]) == 2
+    assert "--max-len-a: got '0.1 with --max-len-b 0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("device", ["cpu:", "cuda:01", "cuda:\u0661", "gpu"])
+def test_a_device_that_torch_cannot_read_is_refused(device):
+    with pytest.raises(UsageError, match="--device"):
+        usable_device(device)
 
 
 def test_a_loaded_model_is_pickled_and_copied(loaded, tmp_path, monkeypatch):

@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # it takes seconds to load
 
 #: Flags of fairseq's search that this command has.
 SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
-#: A FILE that is standard input.
-STDIN = Path("-")
+#: A FILE that is standard input: "-", while "./-" is a file.
+STDIN = None
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -119,9 +119,9 @@ def run(args: argparse.Namespace) -> int:
     for name in ("column", "cluster", "give_up", "processes"):
         if getattr(args, name) is not None:
             raise needs(flag(name), getattr(args, name), "--out")
-    args.files = [*map(Path, args.files)]
+    args.files = [STDIN if name == "-" else Path(name) for name in args.files]
     for path in args.files:
-        if path != STDIN and (not path.exists() or path.is_dir()):
+        if path is not STDIN and (not path.exists() or path.is_dir()):
             why = ", or a folder with --out" if path.exists() else "; there is none"
             allowed = f"a text file{why}"
             raise option_error("FILE", str(path), allowed)
@@ -150,7 +150,9 @@ def print_translations(args: argparse.Namespace) -> None:
     if not args.text and args.files in ([], [STDIN]) and sys.stdin.isatty():
         args.buffer_size = args.buffer_size or 1
     lines = iter(args.text) if args.text else read_lines(args.files)
-    again = args.files and all(path.is_file() for path in args.files)  # a pipe is read once
+    again = args.files and all(  # a pipe is read once
+        path is not STDIN and path.is_file() for path in args.files
+    )
     total = sum(1 for _ in read_lines(args.files)) if again else None
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
     drafts = None if args.drafts is None else read_lines([args.drafts], "--drafts")
@@ -185,19 +187,18 @@ def load(args: argparse.Namespace) -> "Translator":
     return Translator(args.model, device=args.device)
 
 
-def read_lines(files: Sequence[Path], flag: str = "FILE") -> Iterator[str]:
+def read_lines(files: Sequence[Path | None], flag: str = "FILE") -> Iterator[str]:
     """Yield the lines of files, or of standard input; ``flag``: the files', for errors.
 
     Raises:
         UsageError: one is not text in UTF-8.
     """
     for path in [*files] or [STDIN]:
-        own = path != STDIN
-        source = path if own else sys.stdin.fileno()
-        with open(source, encoding="utf-8", newline="\n", closefd=own) as stream:
+        source = sys.stdin.fileno() if path is STDIN else path
+        with open(source, encoding="utf-8", newline="\n", closefd=path is not STDIN) as stream:
             try:
                 yield from stream
             except UnicodeDecodeError as error:
                 near = error.object[max(0, error.start - 20) : error.end + 20]
-                given = str(path) if own else "standard input"
+                given = "standard input" if path is STDIN else str(path)
                 raise option_error(flag, given, f"text in UTF-8; {near!r} is not") from error

@@ -1,6 +1,7 @@
 """Engine: what computes passes, and in which dtype."""
 
 import copy
+import re
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -91,11 +92,11 @@ def usable_device(device: str | torch.device) -> torch.device:
     Raises:
         UsageError: there is none of this name, or torch finds none here.
     """
-    kind, _, number = str(device).partition(":")
     there = {"cpu": 1, "cuda": torch.cuda.device_count()}
-    if kind not in there or not (number == "" or number.isdecimal()):
+    parts = re.fullmatch(r"(cpu|cuda)(?::(0|[1-9][0-9]{0,8}))?", str(device))
+    if parts is None:
         raise option_error("--device", str(device), "cpu or cuda, or one of several as cuda:1")
-    if int(number or 0) >= there[kind]:
+    if int(parts[2] or 0) >= there[parts[1]]:
         many = f"; torch finds {there['cuda']} CUDA devices" if there["cuda"] else ""
         allowed = f"a device that is there{many}" if many else "cpu: torch finds no CUDA device"
         raise option_error("--device", str(device), allowed)

@@ -405,7 +405,8 @@ class ParallelDecoder(Decoder):
 def check_lengths(config: DecodingConfig, max_len: int) -> None:
     """Refuse a minimal length above the length limit or the model's positions.
 
-    With max_len_a each sentence has its own limit, which the minimal length overrides.
+    With max_len_a each sentence has its own limit, which the minimal length overrides, but in
+    fairseq's search.
 
     Args:
         config: the options of decoding.

@@ -10,6 +10,7 @@ from ..config import ALL, DecodingConfig
 from ..decoding.provenance import FAIRSEQ, provenance
 from ..decoding.stock_search import count_passes, search_of_flags
 from ..engine.settings import Engine
+from ..errors import option_error
 from ..forks import computing
 from ..records import PassRecord, Record
 from ..row import Row
@@ -64,6 +65,15 @@ class StockDecoder:
         dtype = Engine().dtype_of(self.models[0])
         return provenance(self.lossless, FAIRSEQ, dtype, self.models)
 
+    def _check_limit(self, width: int) -> None:
+        """Refuse a batch whose limit, which is of its width, is below the minimal length."""
+        config = self.config
+        limit = int(config.max_len_a * width + config.max_len_b)
+        if limit < config.min_len:
+            given = f"{config.max_len_a} with --max-len-b {config.max_len_b}"
+            allowed = f"what leaves {width} source tokens --min-len {config.min_len} tokens or more"
+            raise option_error("--max-len-a", given, allowed)
+
     def decode(
         self,
         sample: dict[str, Any],
@@ -72,6 +82,7 @@ class StockDecoder:
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
+        self._check_limit(sample["net_input"]["src_tokens"].size(1))
         with computing(), self._turns:  # it keeps its count, and the batch's lengths
             self._counted.passes = 0
             outputs: list[list[dict[str, Any]]] = self.search.generate(
