@@ -127,8 +127,8 @@ def test_the_commands(tmp_path, capsys):
     names = [[name, f"ROUGE-{n}"] for name in ("ours", "same") for n in "12L"]
     assert [row[:2] for row in rows] == names
     # Means of 5/6 and 8/9, 4/5 and 5/6, 5/6 and 1; resampled, one of the two, or both.
-    assert rows[0][2:] == ["86.11", "83.33-88.89", "81.67", "91.67"]
-    assert rows[3][2:] == ["100.00", "100.00-100.00", "100.00", "100.00"]
+    assert rows[0][2:] == ["86.11 (83.33-88.89)", "81.67", "91.67"]
+    assert rows[3][2:] == ["100.00 (100.00-100.00)", "100.00", "100.00"]
     ours = write(tmp_path / "ours", "the cat the cat on mat", "x", "a b c d", "a b")
     theirs = write(tmp_path / "theirs", "the cat sat on the mat", "y", "a b c d", "a c")
     sources = write(tmp_path / "src", "1 2 3 4", "1", "1 2 3", "1 2")
