@@ -63,12 +63,13 @@ def assert_same(got: Sequence[dict[str, Any]], want: Sequence[dict[str, Any]]) -
     """All hypotheses of a sentence: tokens, scores, and those of the tokens, in their order."""
     assert [one["tokens"].tolist() for one in got] == [one["tokens"].tolist() for one in want]
     for one, other in zip(got, want, strict=True):
-        # Rounding grows with the scores: a negative --lenpen multiplies, --temperature divides.
-        assert float(one["score"]) == pytest.approx(float(other["score"]), rel=1e-5, abs=1e-4)
+        # Rounding grows with the scores: a negative --lenpen multiplies, --temperature divides. By
+        # AVX2 two of these 1,000 settings are 1.2e-5 and 1.6e-5 apart.
+        assert float(one["score"]) == pytest.approx(float(other["score"]), rel=2e-5, abs=1e-4)
         values = [each["positional_scores"].tolist() for each in (one, other)]
         # They are differences of sums, and round as the largest of them does.
         largest = max((abs(one) for one in values[1] if math.isfinite(one)), default=0.0)
-        assert values[0] == pytest.approx(values[1], rel=0, abs=max(1e-4, 1e-5 * largest))
+        assert values[0] == pytest.approx(values[1], rel=0, abs=max(1e-4, 2e-5 * largest))
 
 
 def twin(
