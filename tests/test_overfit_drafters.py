@@ -74,7 +74,7 @@ def test_the_verifier_knows_the_sentences() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attention", "prefixes", "updates"), [("bidirectional", 1, 400), ("prefix_causal", 9, 200)]
+    ("attention", "prefixes", "updates"), [("bidirectional", 1, 600), ("prefix_causal", 9, 200)]
 )
 def test_a_block_model(attention: str, prefixes: int, updates: int) -> None:
     """With an encoder of its own; alone, and as a drafter."""

@@ -14,7 +14,6 @@ from support.builders import save_drafter, tiny_model, tiny_task
 import fairseq_paradec
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.training import drafter_text
-from fairseq_paradec.training.commands import train_drafter
 from fairseq_paradec.training.distill import plan
 from fairseq_paradec.training.drafter_training import Training
 from fairseq_paradec.translator import model_folder
@@ -68,7 +67,7 @@ def test_a_stopped_run_goes_on(model, monkeypatch, capsys):
     """Stopped while it translates, trains and puts the drafter there."""
     stops = {(plan, "content"): 2, (checkpoint_utils, "torch_persistent_save"): 4}
     monkeypatch.setattr(drafter_text, "MAX_TOKENS", 30)
-    for (owner, name), calls in (stops | {(train_drafter, "write"): 2}).items():
+    for (owner, name), calls in (stops | {(model_folder, "write"): 2}).items():
         usual = getattr(owner, name)
         stop = Mock(side_effect=[DEFAULT] * (calls - 1) + [KeyboardInterrupt], wraps=usual)
         with monkeypatch.context() as patch:

@@ -15,6 +15,7 @@ from fairseq_paradec.lab.analysis import beam_tree, page
 from fairseq_paradec.lab.analysis.ddg import from_record
 from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.lab.analysis.trace_view import ORIGINS
+from fairseq_paradec.lab.data.table import Table
 from fairseq_paradec.plugin.tasks import loading
 
 
@@ -216,7 +217,9 @@ def colour(browser, selector):
 def test_pages_run_their_own_scripts_and_nothing_else(browser, tmp_path):
     values = [NASTY, {"a": NASTY[0]}]
     good = page.head("title", scripts=[SHOW]) + "<p id='shown'></p>"
-    good += "".join(page.data("block", value) for value in values) + page.table([{"<b>": NASTY[0]}])
+    good += "".join(page.data("block", value) for value in values) + page.table(
+        Table.of([{"<b>": NASTY[0]}])
+    )
     own, bad, bare = (tmp_path / name for name in ("own.html", "bad.html", "bare.html"))
     own.write_text(good + page.TAIL, "utf-8")
     bad.write_text(good + HARM + page.TAIL, "utf-8")
