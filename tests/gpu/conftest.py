@@ -51,6 +51,8 @@ def held(pytestconfig: pytest.Config) -> Held:
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # of pytest-xdist, which knows its own gates' ends alone
+        return
     table = config.getoption("table", None) or (RESULTS if asked(config) == "cuda" else None)
     held = config.stash[HELD]
     held.read()  # what other processes have added
