@@ -7,7 +7,10 @@
 # make mutants   change the package in one place after another: do the fast tests notice?
 # make test-gpu   gates of every method on CUDA (ARGS="--device cpu": on the CPU, no table)
 # make wheel   a manylinux_2_28 wheel with the native libraries, and an sdist, into dist/
-# make docs    the documentation as a site with search, into site/html; strict: every link holds
+# make docs    the pages of results, and the documentation as a site with search, into site/html;
+#              strict: every link holds
+# make docs-check   do the committed pages say what results and the demo's models say? (minutes)
+# make gallery   remake docs/gallery.md and its pictures from the demo's models
 #
 # Everything goes into $(VENV); nothing outside the checkout is touched. Paths are relative, so
 # that a checkout whose own path has spaces works.
@@ -22,7 +25,7 @@ VPY := $(VENV)/bin/python
 STAMP := $(VENV)/.set-up
 UNFINISHED := $(VENV)/.unfinished
 PIP := "$(VPY)" -m pip install --quiet --disable-pip-version-check --no-warn-script-location
-MYPY_PATHS := fairseq_paradec
+MYPY_PATHS := fairseq_paradec tools
 # Files of tests run side by side, one a core: each takes up to 2 GB.
 WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -55,7 +58,7 @@ export CHECK_MACHINE
 
 MINOR := -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
-.PHONY: help setup demo serve test test-slow mutants test-gpu wheel docs force
+.PHONY: help setup demo serve test test-slow mutants test-gpu wheel docs docs-check gallery force
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -92,17 +95,19 @@ wheel: $(STAMP)
 	    --plat "manylinux_2_28_$$(uname -m)" --wheel-dir dist build/*.whl
 	@ls -l dist
 
-# What pages are, and what they link to.
-SITE := README.md RESULTS.md CHANGELOG.md CONTRIBUTING.md LICENSE docs results
-LINKED := scripts/experiments.queue data-bin/demo.en-de/README.md $(shell find fairseq_paradec \
-    -name '*.schema.json' -o -name presets.toml)
-
 docs: $(STAMP)
-	@rm -rf site && mkdir -p site/source
-	@for one in $(SITE); do ln -s "../../$$one" site/source/; done
-	@for one in $(LINKED); do mkdir -p "site/source/$${one%/*}" && cp "$$one" "site/source/$$one"; done
+	"$(VPY)" -m tools.site pages
+	"$(VPY)" -m tools.site source
+	"$(VPY)" tests/mutants.py --page > site/source/docs/mutants.md
 	PYTHONPATH= "$(VPY)" -m mkdocs build --strict
 	@echo "made: site/html; to read and search it: python3 -m http.server -d site/html"
+
+docs-check: $(STAMP)
+	"$(VPY)" -m tools.site pages --check
+	"$(VPY)" -m tools.site gallery --check
+
+gallery: $(STAMP)
+	"$(VPY)" -m tools.site gallery
 
 # A PYTHON= of another version than the one in $(VENV) is a wish to set up anew.
 ifneq ($(origin PYTHON),file)

@@ -253,7 +253,7 @@ _ENTRIES = (
         decoder=".assisted.AssistedDecoder",
         reads=(*_DRAFTED, "draft_confidence", "accept_topk", "accept_margin", "sampling", "beam"),
         # Where a draft ends: within 3% of the best for drafters that cost a 50th to a 4th of the
-        # verifier, by the counts of results/acceptance-confidence-tiny.md.
+        # verifier, by the counts of results/acceptance-confidence-tiny.json.
         defaults={"block_size": 12, "accept_topk": 1, "draft_confidence": 0.4, "beam": 1},
         drafts="int4",
         beams=".beam_drafts.BeamAssistedDecoder",

@@ -1,15 +1,17 @@
 """Seed faults into a copy of the package, one at a time, and see whether the fast tests notice.
-    make mutants                          all; their rows on stdout, and in docs/testing.md
+    make mutants                          all; what killed each is kept in tests/mutants.json
     make mutants ARGS="--only cache"      those of one area, or whose name contains a word
-    make mutants ARGS=--untried           those whose row has a dash
+    make mutants ARGS=--untried           those that no run has tried
     make mutants ARGS=--check             only: every anchor is found exactly once
-    make mutants ARGS=--page              only: the rows of docs/testing.md, of a changed list
+    make mutants ARGS=--page              only: print the page of all, as `make docs` shows it
 A mutant is killed when a fast test fails. The tests that are named are run first, in their order,
 up to the first failure. A mutant whose old text is not found exactly once is an error.
 """
 
 import argparse
 import compileall
+import hashlib
+import json
 import shlex
 import shutil
 import signal
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from py_compile import PycInvalidationMode
@@ -26,7 +28,7 @@ from support.commands import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "fairseq_paradec"
-COPIED = (PACKAGE, "tests", "scripts", "docs", "results")
+COPIED = (PACKAGE, "tests", "tools", "scripts", "docs", "results")
 LINKED = ("data-bin", ".venv")
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -59,51 +61,70 @@ class Mutant:
     new: str
     tests: Sequence[str]
 
+    @property
+    def key(self) -> str:
+        """What tells it from others in ``OUTCOMES``."""
+        fault = "\n".join((self.file, self.old, self.new))
+        return hashlib.sha256(fault.encode()).hexdigest()[:12]
+
 
 def read_list() -> list[Mutant]:
     """The mutants of mutants.toml."""
-    found = []
+    mutants = []
     for area, files in tomllib.loads(
         Path(__file__).with_suffix(".toml").read_text("utf-8")
     ).items():
         usual = files.pop("tests", TABLE)
         for file, faults in files.items():
-            found += [Mutant(area, file, old, new, own or usual) for old, new, *own in faults]
-    return found
+            mutants += [Mutant(area, file, old, new, own or usual) for old, new, *own in faults]
+    return mutants
 
 
 MUTANTS = read_list()
 
-PAGE = ROOT / "docs" / "testing.md"
-HEAD = "| area | file | old | new | killed by | s |\n|---|---|---|---|---|---|\n"
-#: Killer and seconds of a mutant that no run has tried since it stands in the list.
-UNTRIED = "- | -"
+#: What came of the last run of each mutant: the test that failed first, or SURVIVED, and seconds.
+OUTCOMES = Path(__file__).with_suffix(".json")
+SURVIVED = "SURVIVED"
+Outcome = tuple[str, int]
+
+HEAD = """\
+# Mutants
+
+`make mutants` seeds these faults into a copy of the package, one at a time; the fast tests must \
+fail for each. The seconds are those of a machine shared with other work. A dash: no run has tried \
+it since it stands in the list.
+
+| area | file | old | new | killed by | s |
+|---|---|---|---|---|---|"""
 
 
-def row(mutant: Mutant) -> str:
-    """A mutant's row of the table, without killer and seconds."""
+def read_outcomes() -> dict[str, Outcome]:
+    """What is known of mutants, by key."""
+    outcomes = json.loads(OUTCOMES.read_text("utf-8"))
+    return {key: (killer, seconds) for key, (killer, seconds) in outcomes.items()}
+
+
+def keep(mutant: Mutant, outcome: Outcome) -> None:
+    """Keep a mutant's outcome beside those of the others in the list, in their order."""
+    outcomes = read_outcomes() | {mutant.key: outcome}
+    lines = [
+        f"{json.dumps(listed.key)}: {json.dumps(outcomes[listed.key])}"
+        for listed in MUTANTS
+        if listed.key in outcomes
+    ]
+    OUTCOMES.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
+def row(mutant: Mutant, outcomes: Mapping[str, Outcome]) -> str:
+    """A mutant's row of the page's table."""
     code = (f"`{' '.join(text.split())}`" for text in (mutant.old, mutant.new))
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (mutant.area, mutant.file, *code))
-
-
-def split_page() -> tuple[str, dict[str, str], str]:
-    """The page before the table, killer and seconds by row, and the page behind the table."""
-    before, table = PAGE.read_text("utf-8").split(HEAD)
-    table, gap, behind = table.partition("\n\n")
-    cells = [line.removesuffix(" |").rsplit(" | ", 2) for line in table.splitlines()]
-    return before, {first: " | ".join(last) for first, *last in cells}, gap + behind
-
-
-def write_page(found: dict[str, str]) -> None:
-    """Write the list into the page, with what this run and earlier ones found."""
-    before, known, behind = split_page()
-    known |= found
-    rows = [f"{row(one)} | {known.get(row(one), UNTRIED)} |" for one in MUTANTS]
-    PAGE.write_text(before + HEAD + "\n".join(rows) + behind, "utf-8")
+    killer, seconds = outcomes.get(mutant.key, ("-", "-"))
+    cells = (mutant.area, mutant.file, *code, killer, str(seconds))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def find(mutant: Mutant) -> str | None:
-    """The file's text; None if the anchor is not in it exactly once."""
+    """The file's text; None if the old text is not in it exactly once."""
     path = ROOT / PACKAGE / mutant.file
     text = path.read_text("utf-8") if path.exists() else ""
     return text if text.count(mutant.old) == 1 else None
@@ -137,7 +158,8 @@ def killed_by(folder: Path, mutant: Mutant) -> str | None:
             continue
         if -result.returncode in CRASHES:  # of native code
             return f"{name}, by signal {-result.returncode}"
-        failed = [one for one in result.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))]
+        lines = result.stdout.splitlines()
+        failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
         assert failed, result.stdout[-2000:] + result.stderr[-2000:]
         return failed[0].split(" - ")[0].split(" ", 1)[1].removeprefix("tests/")
     return None
@@ -149,40 +171,38 @@ def main() -> int:
     parser.add_argument("--only", default="", help="an area, or a part of a file's name")
     parser.add_argument("--untried", action="store_true", help="those that no run has tried")
     parser.add_argument("--check", action="store_true", help="only look for the anchors")
-    parser.add_argument("--page", action="store_true", help="only write the list into the page")
+    parser.add_argument("--page", action="store_true", help="only print the page")
     args = parser.parse_args()
-    chosen = [one for one in MUTANTS if args.only in one.area or args.only in one.file]
+    outcomes = read_outcomes()
+    if args.page:
+        print("\n".join([HEAD, *(row(mutant, outcomes) for mutant in MUTANTS)]))
+        return 0
+    chosen = [mutant for mutant in MUTANTS if args.only in mutant.area or args.only in mutant.file]
     if args.untried:
-        _, known, _ = split_page()
-        chosen = [one for one in chosen if known.get(row(one), UNTRIED) == UNTRIED]
-    lost = [one for one in chosen if find(one) is None]
-    for one in lost:
-        print(f"mutants: not found exactly once in {one.file}: {one.old!r}", file=sys.stderr)
+        chosen = [mutant for mutant in chosen if mutant.key not in outcomes]
+    lost = [mutant for mutant in chosen if find(mutant) is None]
+    for mutant in lost:
+        print(f"mutants: not found exactly once in {mutant.file}: {mutant.old!r}", file=sys.stderr)
     if lost or args.check:
         print(f"{len(chosen) - len(lost)} of {len(chosen)} anchors found", file=sys.stderr)
         return int(bool(lost))
-    if args.page:
-        write_page({})
-        return 0
-    chosen.sort(key=lambda one: one.file.endswith(".h"))  # what is compiled takes longest
+    chosen.sort(key=lambda mutant: mutant.file.endswith(".h"))  # what is compiled takes longest
     survived = 0
-    print(HEAD, end="")
     with tempfile.TemporaryDirectory(prefix="paradec-mutants-") as name:
         folder = Path(name)
         copy_of_the_checkout(folder)
-        for one in chosen:
-            text = find(one)
+        for mutant in chosen:
+            text = find(mutant)
             assert text is not None
-            path = folder / PACKAGE / one.file
-            path.write_text(text.replace(one.old, one.new), "utf-8")
+            path = folder / PACKAGE / mutant.file
+            path.write_text(text.replace(mutant.old, mutant.new), "utf-8")
             began = time.monotonic()
-            killer = killed_by(folder, one)
+            killer = killed_by(folder, mutant)
             path.write_text(text, "utf-8")
             survived += killer is None
-            said = (killer or "**SURVIVED**").replace("|", "\\|")
-            last = f"{said} | {time.monotonic() - began:.0f}"
-            print(f"{row(one)} | {last} |", flush=True)
-            write_page({row(one): last})
+            outcome = (killer or SURVIVED, round(time.monotonic() - began))
+            keep(mutant, outcome)
+            print(row(mutant, {mutant.key: outcome}), flush=True)
     print(f"mutants: {len(chosen) - survived} of {len(chosen)} killed", file=sys.stderr)
     return int(survived > 0)
 

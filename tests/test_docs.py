@@ -31,7 +31,15 @@ def make(folder: Path) -> subprocess.CompletedProcess[str]:
 def checkout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs") / "checkout"
     unwanted = shutil.ignore_patterns("__pycache__", "lib", "*.pt")
-    for name in ("fairseq_paradec", "docs", "results", "scripts", "data-bin/demo.en-de"):
+    for name in (
+        "fairseq_paradec",
+        "tools",
+        "tests",
+        "docs",
+        "results",
+        "scripts",
+        "data-bin/demo.en-de",
+    ):
         shutil.copytree(ROOT / name, folder / name, ignore=unwanted)
     for path in ROOT.iterdir():
         if path.is_file() and path.name != ".git":

@@ -162,7 +162,6 @@ def test_below_the_commands_settings_are_typed(room: str) -> None:
 #: Files that start processes, and what for (docs/design.md).
 STARTS_PROCESSES = {
     "engine/native/building.py": "the compiler",
-    "lab/commands/gallery.py": "the commands that its page shows",
     "lab/commands/start_up.py": "what it times",
     "lab/commands/workers.py": "what it times",
     "lab/measure/clients.py": "what it times",
@@ -188,6 +187,15 @@ def test_no_command_calls_another() -> None:
     assert callers == {"__main__.py", "lab/commands/papers.py"}
 
 
+def test_the_site_imports_the_lab_and_the_ground_and_nothing_imports_it() -> None:
+    for path in sorted((ROOT / "tools").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                package, room, *_ = [*(node.module or "").split("."), ""]
+                assert package != PLUGIN.name or room in {"lab", *GROUND}, path
+    assert [path for path in PLUGIN.rglob("*.py") if "tools" in packages(path)] == []
+
+
 def test_no_test_imports_another() -> None:
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -197,14 +205,14 @@ def test_no_test_imports_another() -> None:
                 assert not name.split(".")[-1].startswith("test_"), f"{path} imports {name}"
 
 
-def test_the_table_of_mutants_is_the_list() -> None:
-    """If not: make mutants ARGS=--page."""
-    _, known, _ = mutants.split_page()
-    assert list(known) == [mutants.row(one) for one in mutants.MUTANTS]
-    assert [line for line, last in known.items() if "SURVIVED" in last] == []
+def test_no_mutant_survived_its_last_run() -> None:
+    outcomes = mutants.read_outcomes()
+    survivors = [key for key, (killer, _) in outcomes.items() if killer == mutants.SURVIVED]
+    assert survivors == []
 
 
 def test_every_mutant_has_its_code_and_its_tests() -> None:
-    assert [one for one in mutants.MUTANTS if mutants.find(one) is None] == []
-    named = {words.split()[0] for one in mutants.MUTANTS for words in one.tests}
+    assert [mutant for mutant in mutants.MUTANTS if mutants.find(mutant) is None] == []
+    assert len({mutant.key for mutant in mutants.MUTANTS}) == len(mutants.MUTANTS)
+    named = {words.split()[0] for mutant in mutants.MUTANTS for words in mutant.tests}
     assert [name for name in sorted(named) if not (ROOT / "tests" / name).exists()] == []

@@ -11,7 +11,7 @@ import pytest
 from support.commands import ROOT
 
 from fairseq_paradec.cli.main import COMMANDS, find
-from fairseq_paradec.lab.commands import gallery
+from tools.site import gallery
 
 PAGES = [ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -57,16 +57,14 @@ def test_paragraphs_have_at_most_four_lines(page: Path):
 
 # ---- the gallery -------------------------------------------------------------------------------
 
-OUT = ROOT / "docs" / "gallery"
-
 
 def test_gallery_is_whole_and_a_trace_is_still_the_same():
-    assert gallery.problems(OUT, ["gad"]) == []
+    assert gallery.problems(gallery.OUT, ["gad"]) == []
 
 
 def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     out = tmp_path / "gallery"
-    shutil.copytree(OUT, out)
+    shutil.copytree(gallery.OUT, out)
     out.with_suffix(".md").write_text(gallery.page(out), "utf-8")
     assert gallery.problems(out, []) == []
     (out / "order.svg").unlink()
@@ -76,18 +74,9 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     brief = json.loads((out / "traces.json").read_text("utf-8"))
     monkeypatch.setattr(gallery, "decode", lambda name, folder: brief[name] | {"passes": 7})
     assert gallery.problems(out, ["gad"]) == [
-        f"{out}.md is not what paradec gallery writes",
+        f"{out}.md is not what make gallery writes",
         f"{out}/order.svg is missing",
         f"{out}/old.svg is on no page",
         f"{out}/old.svg has 300001 bytes",
         "the trace of gad differs",
     ]
-
-
-def test_another_page_is_not_written_over(tmp_path: Path):
-    (tmp_path / "report.md").write_text("# One page of all that was measured\n")
-    with pytest.raises(
-        gallery.UsageError, match="--out: got '.*report'; allowed: a folder whose page"
-    ):
-        gallery.make(tmp_path / "report")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.md"]

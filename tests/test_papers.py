@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from support.commands import ROOT
 
 from fairseq_paradec.cli import main as cli
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.analysis import papers_page
 from fairseq_paradec.lab.commands import papers
 from fairseq_paradec.lab.data.table import Result, Table, Value
+from tools.site import papers as papers_page
 
-DATA = papers.load()
+DATA = papers_page.load()
+GIVEN = papers.load()["given"]
 ROWS = {row["id"]: row for row in DATA["rows"]}
 
 #: Numbered tables and figures of the papers: 32 tables, and 20 figures, of which 10 have results.
@@ -34,8 +36,13 @@ def test_each_numbered_table_and_figure_has_one_row():
         assert (DATA["papers"][paper]["tables"], DATA["papers"][paper]["figures"]) == sizes
 
 
+def test_what_a_page_shows_belongs_to_a_row():
+    shown = tomllib.loads(Path(papers_page.__file__).with_suffix(".toml").read_text("utf-8"))
+    assert shown["rows"].keys() <= ROWS.keys()
+
+
 def test_most_rows_are_decided():
-    said = papers_page.counts(DATA["rows"])
+    said = papers.counts(DATA["rows"])
     assert said["not yet run"] <= 3
     assert said["same direction"] + said["other direction"] >= 30
 
@@ -44,7 +51,7 @@ def test_most_rows_are_decided():
 def test_a_rows_commands_parse(name: str):
     row = ROWS[name]
     assert row.get("run") or row["verdict"] in ("shown", "cannot"), "a row needs a command"
-    for words in papers.commands(row, DATA["given"], Path("out.json")) if row.get("run") else ():
+    for words in papers.commands(row, GIVEN, Path("out.json")) if row.get("run") else ():
         assert words[0] in cli.COMMANDS
         cli.parse(words)
 
@@ -74,11 +81,6 @@ def test_a_result_is_what_its_line_of_the_queue_makes():
     assert compared >= 8
 
 
-def test_the_committed_page_is_what_the_rows_render_to(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    assert cli.main(["papers", "--page", "--check"]) == 0, capsys.readouterr().out
-
-
 def test_pictures_of_the_page_are_there():
     for paper in DATA["papers"].values():
         assert (ROOT / "docs" / paper["picture"][0]).is_file()
@@ -103,7 +105,7 @@ def cell(decoder: str, column: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("one", "wanted"),
+    ("figure", "wanted"),
     [
         ({"of": cell("a", "x")}, 2.0),
         ({"of": cell("b [c]", "x"), "over": cell("a", "x")}, 2.0),
@@ -113,8 +115,8 @@ def cell(decoder: str, column: str) -> list[Any]:
         ({"of": cell("a", "BLEU")}, -0.5),
     ],
 )
-def test_a_figure_is_read_from_a_cell(one, wanted):
-    assert papers_page.figure(one, TABLES) == wanted
+def test_a_figure_is_read_from_a_cell(figure, wanted):
+    assert papers_page.evaluate(figure, TABLES).middle == wanted
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_a_figure_is_read_from_a_cell(one, wanted):
 )
 def test_a_cell_that_is_not_there_is_named(where, words):
     with pytest.raises(UsageError, match=words):
-        papers_page.value(where, TABLES)
+        papers_page.number(where, TABLES)
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -150,9 +152,10 @@ def row(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_verdict_stands_on_claims_that_hold(changes, words):
-    assert papers_page.checked(row(), TABLES) == {"a": 2.0, "b": 4.0}
+    values = papers_page.check(row(), TABLES)
+    assert {key: value.middle for key, value in values.items()} == {"a": 2.0, "b": 4.0}
     with pytest.raises(UsageError, match=words):
-        papers_page.checked(row(**changes), TABLES)
+        papers_page.check(row(**changes), TABLES)
 
 
 def test_a_page_shows_the_papers_figure_before_ours():
@@ -161,7 +164,7 @@ def test_a_page_shows_the_papers_figure_before_ours():
     data = {"papers": {"xia": {"short": "Xia", "title": "T"}}, "rows": [given]}
     page = papers_page.page(data, TABLES)
     assert "speed: 3.0 → **2.0**" in page and "**same direction**: by 2.0<br>" in page
-    assert "[some](../results/some.md), `papers-x` |" in page
+    assert "[some](../results/some.json), `papers-x` |" in page
     assert "Rows: same direction 1; other direction 0;" in page
 
 
@@ -173,7 +176,7 @@ ENDS = some([
 
 
 @pytest.mark.parametrize(
-    ("one", "wanted"),
+    ("figure", "wanted"),
     [
         ({"of": cell("a", "x")}, (0.99, 1.1)),
         ({"of": cell("b", "x"), "over": cell("c", "x")}, (0.95, 1.1)),
@@ -184,8 +187,9 @@ ENDS = some([
         ({"of": cell("a", "BLEU"), "less": cell("a", "BLEU")}, (0, 0)),
     ],
 )
-def test_a_figures_spread_is_that_of_its_cells(one, wanted):
-    assert papers_page.spread(one, ENDS) == pytest.approx(wanted)
+def test_a_figures_spread_is_that_of_its_cells(figure, wanted):
+    value = papers_page.evaluate(figure, ENDS)
+    assert (value.low, value.high) == pytest.approx(wanted)
 
 
 def test_a_claim_inside_the_spread_is_marked():
@@ -198,7 +202,7 @@ def test_a_claim_inside_the_spread_is_marked():
     }
     claims = [["a", ">", 1], ["b", "<=", "c"], ["c", ">", "a"], ["bleu", ">", 0], ["more", ">", 0]]
     given = row(figures=figures, claims=claims)
-    assert papers_page.unsure(given, ENDS) == {"a", "b", "bleu"}
+    assert papers_page.unsure(given, papers_page.check(given, ENDS)) == {"a", "b", "bleu"}
     page = papers_page.page(
         {"papers": {"xia": {"short": "X", "title": "T"}}, "rows": [given]}, ENDS
     )
@@ -246,8 +250,6 @@ def test_a_target_language_is_the_end_of_datas_name(capsys):
         (["xia-3", "--path", "a", "--path", "b"], "--path: got 'a b'; allowed: 1 for xia-3"),
         (["zhang-f3", "--drafter-path", "a"], "allowed: none; zhang-f3 takes no drafter"),
         (["xia-3", "--out", "a.svg"], "--out: got 'a.svg'; allowed: a file whose name ends in"),
-        (["xia-3", "--page"], "--page excludes ROW, here xia-3"),
-        (["--check"], "--check needs --page"),
         (["--path", "a"], "--path needs ROW"),
     ],
 )
@@ -264,10 +266,3 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_any_work(
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
     assert cli.main(["papers", "zhang-3", "--out", str(tmp_path / "o.json")]) == 2
     assert "o.json'; allowed: a file in a folder that can be written to" in capsys.readouterr().err
-
-
-def test_results_are_those_of_a_folder(tmp_path, capsys):
-    assert cli.main(["papers", "--page", "--results", str(tmp_path)]) == 2
-    assert "--results: got" in capsys.readouterr().err
-    (tmp_path / "some.json").write_text(json.dumps({"schema": "other"}))
-    assert cli.main(["papers", "--page", "--results", str(tmp_path)]) == 2

@@ -13,9 +13,9 @@ from support.tables import refused
 from support.training import SCRIPTS, cut_short
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.lab.data.documents import read_published
 from fairseq_paradec.lab.measure import acceptance
 from fairseq_paradec.training import checkpoints
+from tools.site.published import read_result
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_the_report_is_exact_and_can_be_rendered(made: Path) -> None:
     assert (rows["gad"]["k"], rows["gad_pp"]["beta"], rows["gad_pp"]["tau"]) == (8, 3, 1.0)
     portable = document | {"command": "", "notes": [], "title": "T"}
     (made / "portable.json").write_text(json.dumps(portable))
-    assert read_published(made / "portable.json").content["rows"] == document["rows"]
+    assert read_result(made / "portable.json").content["rows"] == document["rows"]
 
 
 @pytest.mark.slow

@@ -47,11 +47,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "trace": "show what every pass drafted, accepted and rejected",
         "ddgviz": "show which tokens depend on which",
         "order": "draw in which order an architecture writes a target",
-        "gallery": "remake docs/gallery.md, or check it",
         "analyse": "analyse texts, scores, benchmarks and traces",
         "report": "make one page of all benchmarks and traces of a folder",
-        "results": "render RESULTS.md from results/*.json",
-        "papers": "compare every table of the five papers with ours",
+        "papers": "list every table of the five papers, and run ours",
     },
     "make data and models": {
         "pack": "make a model folder of a checkpoint, dictionaries and BPE",
@@ -71,8 +69,8 @@ GROUPS: dict[str, dict[str, str]] = {
 #: they begin to work.
 LAB = frozenset(
     "demo lossless benchmark acceptance drafts evaluate passes launches breakeven modules threads "
-    "workers clients start-up training-speed trace ddgviz order gallery analyse report results "
-    "papers images".split()
+    "workers clients start-up training-speed trace ddgviz order analyse report papers "
+    "images".split()
 )
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)

@@ -1,4 +1,4 @@
-"""The page of each result, and the list of them: pure functions of the JSON documents."""
+"""The page of a result: a pure function of the JSON document."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -29,18 +29,8 @@ def page(result: Result, picture: str | None = None) -> str:
 
 def machine(document: Mapping[str, Any]) -> str:
     """Return the machine that a document was measured on."""
-    found = document["machine"]
+    facts = document["machine"]
     return (
-        f"{found['processor']}, {found['cores']} cores, {found['threads']} used, "
-        f"accelerator: {found['accelerator']}"
+        f"{facts['processor']}, {facts['cores']} cores, {facts['threads']} used, "
+        f"accelerator: {facts['accelerator']}"
     )
-
-
-def index(results: Mapping[str, Result]) -> str:
-    """Render the list of all results."""
-    lines = (
-        f"[{one.content['title']}]({name}.md), {one.content['date']}"
-        for name, one in results.items()
-    )
-    head = "# Each result\n\nBeside each page lies the JSON file that it is rendered from."
-    return f"{head}\n\n{bullets(lines)}\n"

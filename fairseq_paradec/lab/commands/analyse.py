@@ -41,7 +41,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
                 "--out",
                 type=Path,
                 metavar="FILE.json",
-                help="also write the table, for paradec results",
+                help="also write the table, for paradec report",
             )
         return one.add_argument
 

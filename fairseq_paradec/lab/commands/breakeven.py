@@ -106,7 +106,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--sentences", type=number, default=24, help="from short to long (default: 24)")
     arguments.declare_timing(parser, "")
     add("--plot", metavar="FILE", help="picture to write, .png or .svg")
-    arguments.declare_table(parser, None, "JSON file to write, for paradec results", required=False)
+    arguments.declare_table(parser, None, "JSON file to write, for paradec report", required=False)
 
 
 def run(args: argparse.Namespace) -> int:

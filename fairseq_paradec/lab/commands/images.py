@@ -304,7 +304,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how large a pixel of an output becomes (default: 8)",
     )
-    add("--json", type=Path, metavar="FILE", help="also write the table, for paradec results")
+    add("--json", type=Path, metavar="FILE", help="also write the table, for paradec report")
 
 
 def run(args: argparse.Namespace) -> int:

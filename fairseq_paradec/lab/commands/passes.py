@@ -43,7 +43,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="a benchmark's JSON: estimate sentences from its numbers of passes",
     )
     arguments.declare_timing(parser, "")
-    arguments.declare_table(parser, None, "JSON file to write, for paradec results", required=False)
+    arguments.declare_table(parser, None, "JSON file to write, for paradec report", required=False)
 
 
 def run(args: argparse.Namespace) -> int:

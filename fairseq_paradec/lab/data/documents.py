@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ BENCHMARK = "fairseq_paradec.benchmark"
 PASSES = "fairseq_paradec.passes"
 # Changes when the meaning of a key changes.
 VERSION = 4
-
-# The file of a folder of results that says what RESULTS.md shows.
-SUMMARY = "summary.json"
 
 
 def check_out(path: Path) -> None:
@@ -210,31 +206,3 @@ def read(path: Path) -> Result:
         UsageError: it is no JSON, none of the three, of another version, or contradicts itself.
     """
     return checked(load(path), path)
-
-
-def read_published(path: Path) -> Result:
-    """Read a result that others see, too.
-
-    Raises:
-        UsageError: as ``read``; or it names a path that exists on one machine only.
-    """
-    result = read(path)
-    content = result.content
-    texts = [content["command"], content["title"], *content["notes"]]
-    texts += [str(value) for value in content.get("setting", {}).values()]
-    for word in re.split(r"[\s=:;,`'\"]+", " ".join(texts)):
-        if os.path.isabs(word) and len(word) > 1:
-            raise UsageError(f"{path}: it names {word!r}; allowed: paths relative to the checkout")
-    return result
-
-
-def read_folder(flag: str, folder: Path) -> dict[str, Result]:
-    """Return all published results of a folder, by name.
-
-    Raises:
-        UsageError: there is none, or one is wrong.
-    """
-    files = [file for file in sorted(folder.glob("*.json")) if file.name != SUMMARY]
-    if not files:
-        raise option_error(flag, str(folder), "a folder with results, *.json")
-    return {file.stem: read_published(file) for file in files}

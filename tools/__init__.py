@@ -1,0 +1,1 @@
+"""Tools of this repository, which are in no package that is installed."""
