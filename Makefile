@@ -9,8 +9,8 @@
 # make wheel   a manylinux_2_28 wheel with the native libraries, and an sdist, into dist/
 # make docs    the pages of results, and the documentation as a site with search, into site/html;
 #              strict: every link holds
-# make docs-check   do the committed pages say what results and the demo's models say? (minutes)
-# make gallery   remake docs/gallery.md and its pictures from the demo's models
+# make docs-check   do committed pages say what results and the demo's models say? (minutes)
+# make gallery   draw the pictures of docs/gallery.md again, by the commands there
 #
 # Everything goes into $(VENV); nothing outside the checkout is touched. Paths are relative, so
 # that a checkout whose own path has spaces works.

@@ -11,6 +11,7 @@ import pytest
 from support.commands import ROOT
 
 from fairseq_paradec.cli.main import COMMANDS, find
+from fairseq_paradec.errors import UsageError
 from tools.site import gallery
 
 PAGES = [ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,24 +60,33 @@ def test_paragraphs_have_at_most_four_lines(page: Path):
 
 
 def test_gallery_is_whole_and_a_trace_is_still_the_same():
-    assert gallery.problems(gallery.OUT, ["gad"]) == []
+    assert gallery.problems(gallery.PAGE, ["gad"]) == []
+    traces = json.loads((gallery.PAGE.with_suffix("") / "traces.json").read_text("utf-8"))
+    assert [*traces] == [*filter(None, map(gallery.name_of, gallery.commands(gallery.PAGE)))]
 
 
 def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    out = tmp_path / "gallery"
-    shutil.copytree(gallery.OUT, out)
-    out.with_suffix(".md").write_text(gallery.page(out), "utf-8")
-    assert gallery.problems(out, []) == []
-    (out / "order.svg").unlink()
-    (out / "old.svg").write_text("x" * 300_001)
-    with open(out.with_suffix(".md"), "a") as file:
-        file.write("More.\n")
-    brief = json.loads((out / "traces.json").read_text("utf-8"))
-    monkeypatch.setattr(gallery, "decode", lambda name, folder: brief[name] | {"passes": 7})
-    assert gallery.problems(out, ["gad"]) == [
-        f"{out}.md is not what make gallery writes",
-        f"{out}/order.svg is missing",
-        f"{out}/old.svg is on no page",
-        f"{out}/old.svg has 300001 bytes",
+    page, pictures = tmp_path / "gallery.md", tmp_path / "gallery"
+    shutil.copytree(gallery.PAGE.with_suffix(""), pictures)
+    shutil.copy(gallery.PAGE, page)
+    assert gallery.problems(page, []) == []
+    (pictures / "order.svg").unlink()
+    (pictures / "old.svg").write_text("x" * 300_001)
+    with open(page, "a") as file:
+        file.write("![Another](gallery/more.svg)\n")
+    traces = json.loads((pictures / "traces.json").read_text("utf-8"))
+    monkeypatch.setattr(gallery, "decode", lambda name, page: traces[name] | {"passes": 7})
+    assert gallery.problems(page, ["gad"]) == [
+        f"{page} shows more.svg without its command",
+        f"{pictures}/more.svg is missing",
+        f"{pictures}/order.svg is missing",
+        f"{pictures}/old.svg is on no page",
+        f"{pictures}/old.svg has 300001 bytes",
         "the trace of gad differs",
     ]
+
+
+def test_a_command_that_fails_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(UsageError, match="status 2 of: paradec trace no.jsonl"):
+        gallery.execute(["paradec", "trace", "no.jsonl"], tmp_path)
+    assert "no.jsonl" in capfd.readouterr().err

@@ -1,7 +1,7 @@
 """Makes this repository's own pages; the Makefile names the uses.
 
 python -m tools.site pages [--check]    RESULTS.md, docs/papers.md and the parts of other pages
-python -m tools.site gallery [--check]  docs/gallery.md and its pictures
+python -m tools.site gallery [--check]  the pictures of docs/gallery.md
 python -m tools.site source             site/source, of which MkDocs builds the site
 """
 
@@ -28,13 +28,13 @@ def make_pages(check: bool) -> bool:
 
 
 def make_gallery(check: bool) -> bool:
-    """Write the gallery, or return whether it is up to date."""
+    """Draw the gallery's pictures, or return whether they are there and traces are the same."""
     if not check:
-        gallery.make(gallery.OUT)
+        gallery.make()
         return True
-    differences = gallery.problems(gallery.OUT)
-    print("\n".join(differences) or f"{gallery.OUT} is up to date")
-    return not differences
+    problems = gallery.problems(gallery.PAGE)
+    print("\n".join(problems) or f"{gallery.PAGE} is up to date")
+    return not problems
 
 
 def main() -> int:

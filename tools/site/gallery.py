@@ -1,18 +1,19 @@
-"""docs/gallery.md and its pictures, made from the demo's models and a stored benchmark.
+"""The pictures of docs/gallery.md: made, and checked, by the commands that the page shows.
 
-The page names the commands that are run here; traces go to a temporary folder, and their checksums
-to traces.json beside the pictures. A check compares these and the page, and looks for the pictures.
-It does not compare them, because another matplotlib draws other bytes.
+They run in a temporary folder, where traces stay; checksums of these go to traces.json beside the
+pictures. A check compares the checksums, and looks for the pictures. It does not compare pictures,
+because another matplotlib draws other bytes.
 """
 
 import hashlib
 import json
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,254 +22,127 @@ from fairseq_paradec.records import Record, read
 
 from . import ROOT
 
-OUT = ROOT / "docs" / "gallery"
+PAGE = ROOT / "docs" / "gallery.md"
 
-DATA = "data-bin/demo.en-de"
-TRACE = ".jsonl"
-EXACTLY = ("--drafter-dtype", "fp32", "--drafter-path")  # drafts in int8 may differ between CPUs
-#: The model and the flags of fairseq-generate, by trace.
-TRACES: dict[str, tuple[str, ...]] = {
-    "greedy": ("model.pt", "--decoding", "greedy"),
-    "pj": ("model.pt", "--decoding", "pj", "--jacobi-length", "oracle"),
-    "hgj": ("model.pt", "--decoding", "hgj"),
-    "gad": ("model.pt", "--decoding", "gad", *EXACTLY, f"{DATA}/drafter.pt"),
-    "gad_pp": ("model.pt", "--decoding", "gad_pp", *EXACTLY, f"{DATA}/drafter.pt"),
-    "blockwise": ("model.pt", "--decoding", "blockwise", *EXACTLY, f"{DATA}/heads.pt"),
-    "ibdecoder_sa": ("ibdecoder_sa.pt", "--beam", "1"),
-    "beam": ("model.pt", "--decoding", "assisted", "--beam", "4", *EXACTLY, f"{DATA}/assistant.pt"),
-}
-#: The sentences in the pictures; their drafts are compared, too.
-GRAPHS, RACE = (33, 74), 25
-RACERS = ("greedy", "hgj", "gad", "gad_pp", "blockwise", "ibdecoder_sa")
-DRAFTING = ("hgj", "blockwise", "gad", "gad_pp")
-BENCHMARK = "results/benchmark-gad-tiny.json"
+#: What the commands read in the checkout, or write there.
+LINKED = ("data-bin", "docs", "fairseq_paradec", "results")
 
+#: The module of each program.
+MODULES = {"fairseq-generate": "fairseq_cli.generate", "paradec": "fairseq_paradec"}
+
+#: Of a picture, and of all.
 MAX_BYTES, MAX_TOTAL = 300_000, 1_500_000
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A picture of the gallery."""
-
-    name: str  # of its file, without ``.svg``
-    title: str  # above it
-    text: str  # how to read it
-    # the words after ``paradec`` that make it, but for the picture's own flag
-    command: tuple[str, ...]
-    flag: str = "--plot"  # names the picture
-
-    def words(self, traces: str, out: str) -> list[str]:
-        """Return the words after ``paradec``; both folders end in ``/``, or are empty."""
-        named = [traces + word if word.endswith(TRACE) else word for word in self.command]
-        return [*named, self.flag, f"{out}{self.name}.svg"]
+def commands(page: Path) -> list[list[str]]:
+    """Return the words of each command that a page shows: first decode, then draw."""
+    blocks = re.findall(r"^```\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
 
 
-PICTURES = [
-    *(
-        Picture(
-            f"ddg-{number}",
-            title,
-            text,
-            ("ddgviz", f"pj{TRACE}", "--sentence", str(number)),
-            "--out",
-        )
-        for number, title, text in zip(
-            GRAPHS,
-            ("Which tokens become right together", "Three at once"),
-            (
-                "Parallel Jacobi decoding predicts all tokens again in each pass. Above: a column "
-                "is a pass, with the tokens that became final in it. Below: a row is a pass; the "
-                "number is the probability of a token in the pass in which it became final "
-                "(Santilli et al. 2023, Figure 4). Most passes settle one token on a model this "
-                "small.",
-                "Another sentence: pass 3 settles three tokens, two of them after a guess that was "
-                "still wrong.",
-            ),
-            strict=True,
-        )
-    ),
-    Picture(
-        "methods",
-        "One sentence, six methods",
-        "Each strip is a method, each row a pass, each column a token. The colour tells the "
-        "model's own tokens from accepted drafts.",
-        ("trace", *(f"{name}{TRACE}" for name in RACERS), "--sentence", str(RACE)),
-        "--picture",
-    ),
-    Picture(
-        "beam",
-        "The tree of a drafted beam",
-        "Beam search with four hypotheses whose next steps a small model drafts. All hypotheses "
-        "are paths of one tree; the number is the pass in which the model read a token. Grey "
-        "tokens were drafted in vain: no hypothesis of the search had them.",
-        ("trace", f"beam{TRACE}", "--sentence", str(RACE)),
-        "--tree",
-    ),
-    Picture(
-        "acceptance",
-        "Acceptance by position",
-        "Left: the share of accepted tokens by position in the draft. Right: the same among tokens "
-        "with all before them accepted; a flat line means that drafts could be longer. A hollow "
-        "mark stands for fewer than ten drafts. GAD's drafter sees the whole source, blockwise "
-        "heads one state of the decoder; Jacobi decoding has no drafter.",
-        ("analyse", "acceptance", *(f"{name}{TRACE}" for name in DRAFTING)),
-    ),
-    Picture(
-        "order",
-        "Two words from each end per step",
-        "The target order of `ibdecoder_sa`: the step of each word, its inputs, and which input "
-        "sees which (Zhang et al. 2020, Figure 1).",
-        ("order", "--arch", "ibdecoder_sa", "--length", "9"),
-        "--out",
-    ),
-    Picture(
-        "histogram",
-        "Speed-up of single sentences",
-        "The number of sentences by speed-up against fairseq's beam 5 (Xia et al. 2022, Figure 4).",
-        ("analyse", "histogram", BENCHMARK),
-    ),
-    *(
-        Picture(
-            f"speed-up-{by}",
-            f"Speed-up by {what}",
-            text,
-            ("analyse", "speed-up", BENCHMARK, "--by", by),
-        )
-        for by, what, text in (
-            (
-                "batch",
-                "batch size",
-                "Against fairseq's beam 5 in the same batches; a line reaches from the slowest to "
-                "the fastest round. Larger batches favour greedy search over decoders of several "
-                "tokens a pass, because they already use the machine fully.",
-            ),
-            (
-                "length",
-                "source length",
-                "The same at batch 1, in bins of source length with equally many sentences.",
-            ),
-        )
-    ),
-]
-
-HEAD = f"""\
-# Gallery
-
-Made by `make gallery` from the demo's models and from `{BENCHMARK}`; \
-each picture has its command. The traces are of the demo's 100 test sentences:
-
-```
-"""
+def name_of(command: Sequence[str]) -> str | None:
+    """Return the name of the trace that a command writes; None: it draws."""
+    if "--trace-file" not in command:
+        return None
+    return Path(command[command.index("--trace-file") + 1]).stem
 
 
-def generates(name: str, trace: str) -> list[str]:
-    """Return the words after ``fairseq-generate`` that make a trace: a key of TRACES, a file."""
-    model, *flags = TRACES[name]
-    words = [DATA, "--user-dir", "fairseq_paradec", "--path", f"{DATA}/{model}", *flags]
-    return [*words, "--batch-size", "1", "--trace-file", trace]
+def shown_sentences(page: Path) -> set[int]:
+    """Return the sentences in a page's pictures."""
+    return {
+        int(command[command.index("--sentence") + 1])
+        for command in commands(page)
+        if "--sentence" in command
+    }
 
 
-def page(out: Path) -> str:
-    """Return the gallery's text."""
-    traces = "\n".join(
-        shlex.join(["fairseq-generate", *generates(name, f"{name}{TRACE}")]) for name in TRACES
-    )
-    shown = out.relative_to(ROOT) if out.is_relative_to(ROOT) else out
-    parts = [f"{HEAD}{traces}\n```"]
-    for picture in PICTURES:
-        command = shlex.join(["paradec", *picture.words("", f"{shown.as_posix()}/")])
-        parts += [
-            f"## {picture.title}",
-            f"![{picture.title}]({out.name}/{picture.name}.svg)",
-            picture.text,
-            f"```\n{command}\n```",
-        ]
-    parts.append(
-        "## Pages\n\n"
-        "`--html` of [`paradec trace`](trace.md#look-at-a-trace) shows traces side by side on a "
-        "page to click through, [`paradec report`](report.md) all results of a folder."
-    )
-    return "\n\n".join(parts) + "\n"
+@contextmanager
+def working_folder() -> Iterator[Path]:
+    """Yield a temporary folder in which the commands find the checkout."""
+    with tempfile.TemporaryDirectory() as name:
+        for linked in LINKED:
+            (Path(name) / linked).symlink_to(ROOT / linked)
+        yield Path(name)
 
 
-def execute(module: str, words: Sequence[str]) -> None:
-    """Run a command that the page names, in a process of its own, in the checkout.
+def execute(command: Sequence[str], folder: Path) -> None:
+    """Run a command in a folder.
 
     Raises:
         UsageError: it fails.
     """
+    program, *words = command
     result = subprocess.run(
-        [sys.executable, "-m", module, *words],
-        cwd=ROOT,
+        [sys.executable, "-m", MODULES[program], *words],
+        cwd=folder,
         capture_output=True,
         encoding="utf-8",
     )
     if result.returncode != 0:
         print(result.stderr[-4000:], file=sys.stderr)
-        raise UsageError(f"status {result.returncode} of: {shlex.join([module, *words])}")
+        raise UsageError(f"status {result.returncode} of: {shlex.join(command)}")
 
 
-def decode(name: str, folder: Path) -> dict[str, Any]:
-    """Decode the demo's test set by one method; return a digest of its trace."""
-    path = folder / f"{name}{TRACE}"
-    execute("fairseq_cli.generate", generates(name, str(path)))
-    records = [record for _, record in read(str(path))]
+def digest(trace: Path, sentences: Iterable[int]) -> dict[str, Any]:
+    """Return a trace's counts, and a checksum of its outputs, passes, and sentences' drafts.
+
+    Probabilities are left out: another processor rounds them differently.
+    """
+    records: list[Record] = [record for _, record in read(str(trace))]
     records.sort(key=lambda record: record["id"] or 0)
+    fields = ("start", "draft", "verifier", "num_accepted", "num_committed", "positions")
+    facts = []
+    for record in records:
+        fact = [record["id"], record["output"], record["decoder_passes"]]
+        if record["id"] in sentences:
+            fact += [[entry.get(field) for field in fields] for entry in record["trace"]]
+        facts.append(fact)
     return {
         "sentences": len(records),
         "tokens": sum(record["num_tokens"] for record in records),
         "passes": sum(record["decoder_passes"] for record in records),
-        "digest": digest(records),
+        "digest": hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
     }
 
 
-def digest(records: Sequence[Record]) -> str:
-    """Return a checksum of all outputs and pass counts, and of the drafts that pictures show.
+def decode(name: str, page: Path) -> dict[str, Any]:
+    """Decode the demo's test set as a page says for a trace; return its digest."""
+    (command,) = (words for words in commands(page) if name_of(words) == name)
+    with working_folder() as folder:
+        execute(command, folder)
+        return digest(folder / f"{name}.jsonl", shown_sentences(page))
 
-    Probabilities are left out: another processor rounds them differently.
-    """
-    fields = ("start", "draft", "verifier", "num_accepted", "num_committed", "positions")
-    facts = [
-        [record["id"], record["output"], record["decoder_passes"]]
-        + (
-            [[entry.get(field) for field in fields] for entry in record["trace"]]
-            if record["id"] in (*GRAPHS, RACE)
-            else []
-        )
-        for record in records
+
+def make() -> None:
+    """Run all commands of the page: write its pictures and traces.json."""
+    pictures, traces = PAGE.with_suffix(""), {}
+    pictures.mkdir(exist_ok=True)
+    with working_folder() as folder:
+        for command in commands(PAGE):
+            execute(command, folder)
+            if (name := name_of(command)) is not None:
+                traces[name] = digest(folder / f"{name}.jsonl", shown_sentences(PAGE))
+    (pictures / "traces.json").write_text(json.dumps(traces, indent=1) + "\n", "utf-8")
+
+
+def problems(page: Path, names: Iterable[str] | None = None) -> list[str]:
+    """Return what is wrong with a page's pictures and traces; only the named ones, or all."""
+    folder, text = page.with_suffix(""), page.read_text("utf-8")
+    shown = {Path(link).name for link in re.findall(r"!\[.*?\]\((.*?)\)", text)}
+    drawn = {Path(command[-1]).name for command in commands(page) if name_of(command) is None}
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*"))}
+    wanted = {"traces.json", *shown}
+    said = [f"{page} shows {name} without its command" for name in sorted(shown - drawn)]
+    said += [f"{folder / name} is missing" for name in sorted(wanted - sizes.keys())]
+    said += [f"{folder / name} is on no page" for name in sorted(sizes.keys() - wanted)]
+    said += [
+        f"{folder / name} has {size} bytes" for name, size in sizes.items() if size > MAX_BYTES
     ]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def make(out: Path) -> None:
-    """Write the page, its pictures and traces.json."""
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        brief = {name: decode(name, Path(folder)) for name in TRACES}
-        for picture in PICTURES:
-            execute("fairseq_paradec", picture.words(f"{folder}/", f"{out}/"))
-    (out / "traces.json").write_text(json.dumps(brief, indent=1) + "\n", "utf-8")
-    out.with_suffix(".md").write_text(page(out), "utf-8")
-
-
-def problems(out: Path, methods: Sequence[str] = tuple(TRACES)) -> list[str]:
-    """Return the differences from what ``make`` writes; only traces of ``methods`` are compared."""
-    text = out.with_suffix(".md")
-    wanted = {"traces.json", *(f"{picture.name}.svg" for picture in PICTURES)}
-    sizes = {path.name: path.stat().st_size for path in out.glob("*")}
-    current = text.is_file() and text.read_text("utf-8") == page(out)
-    said = [] if current else [f"{text} is not what make gallery writes"]
-    said += [f"{out / name} is missing" for name in sorted(wanted - sizes.keys())]
-    said += [f"{out / name} is on no page" for name in sorted(sizes.keys() - wanted)]
-    said += [f"{out / name} has {size} bytes" for name, size in sizes.items() if size > MAX_BYTES]
     if sum(sizes.values()) > MAX_TOTAL:
-        said.append(f"{out} has {sum(sizes.values())} bytes; allowed: {MAX_TOTAL}")
+        said.append(f"{folder} has {sum(sizes.values())} bytes; allowed: {MAX_TOTAL}")
     if "traces.json" in sizes:
-        brief = json.loads((out / "traces.json").read_text("utf-8"))
-        with tempfile.TemporaryDirectory() as folder:
-            said += [
-                f"the trace of {name} differs"
-                for name in methods
-                if decode(name, Path(folder)) != brief.get(name)
-            ]
+        traces = json.loads((folder / "traces.json").read_text("utf-8"))
+        for name in traces if names is None else names:
+            if decode(name, page) != traces[name]:
+                said.append(f"the trace of {name} differs")
     return said
