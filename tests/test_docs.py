@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import mutants
 import pytest
 from selenium.webdriver.support.ui import WebDriverWait
 from support import commands
@@ -62,6 +63,13 @@ def test_every_page_is_in_the_site_and_is_found_by_search(site):
     assert all(page_of(site, f"docs/{page.stem}") for page in (ROOT / "docs").glob("*.md"))
     found = json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
     assert any("self_draft" in one["text"] and one["location"].startswith("docs/") for one in found)
+
+
+def test_every_result_and_mutant_is_in_the_site_and_links_lead_there(site):
+    results = {path.stem for path in (ROOT / "results").glob("*.json")} - {"summary"}
+    assert all(page_of(site, f"results/{name}") for name in results)
+    assert re.search(r'href="?(\.\./)*results/benchmark-[\w-]+/', page_of(site, "RESULTS"))
+    assert page_of(site, "docs/mutants").count("<tr>") > len(mutants.MUTANTS)
 
 
 def test_the_page_of_python_shows_types(site):

@@ -55,7 +55,8 @@ def wheel(tmp_path_factory):
     # A copy of the sources: a build leaves files, and picks up old ones.
     source = folder / "source"
     unwanted = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "fairseq_paradec", source / "fairseq_paradec", ignore=unwanted)
+    for name in ("fairseq_paradec", "tools"):
+        shutil.copytree(ROOT / name, source / name, ignore=unwanted)
     for path in ROOT.iterdir():
         if path.is_file() and path.name != ".git":
             shutil.copy(path, source)
@@ -70,6 +71,7 @@ def test_the_wheel_fits_every_python_and_any_linux_since_glibc_2_28(wheel):
     assert "-py3-none-" in wheel.name and "manylinux_2_28" in wheel.name
     with zipfile.ZipFile(wheel) as content:
         names = content.namelist()
+    assert all(name.startswith("fairseq_paradec") for name in names)
     for instructions, *_ in building.targets():
         found = [name for name in names if name.startswith(f"fairseq_paradec/lib/{instructions}-")]
         # "avx512-" begins "avx512-vnni-" and "avx512-bf16-vnni-", too.
@@ -77,12 +79,14 @@ def test_the_wheel_fits_every_python_and_any_linux_since_glibc_2_28(wheel):
 
 
 def test_the_sdist_has_all_that_a_build_needs(wheel):
-    """Its wheel is that of the tests; here, that it brings no tests and no libraries."""
+    """Its wheel is that of the tests; here, that it brings no tests, tools and libraries."""
     (sdist,) = wheel.parent.glob("fairseq_paradec-*.tar.gz")
     with tarfile.open(sdist) as content:
         names = [name.partition("/")[2] for name in content.getnames()]
     assert {"LICENSE", "README.md", "CITATION.cff"} <= set(names)
-    assert not [name for name in names if name.startswith("tests/") or name.endswith(".so")]
+    assert not [
+        name for name in names if name.startswith(("tests/", "tools/")) or name.endswith(".so")
+    ]
 
 
 def borrowing(new):
@@ -136,7 +140,8 @@ def editable(tmp_path_factory):
     folder = tmp_path_factory.mktemp("editable")
     new, source = folder / "environment", folder / "source"
     unwanted = shutil.ignore_patterns("__pycache__", "lib")
-    shutil.copytree(ROOT / "fairseq_paradec", source / "fairseq_paradec", ignore=unwanted)
+    for name in ("fairseq_paradec", "tools"):
+        shutil.copytree(ROOT / name, source / name, ignore=unwanted)
     for name in ("setup.py", "pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, source)
     site = borrowing(new)
