@@ -24,11 +24,13 @@ from fairseq_paradec.lab.analysis.break_even import (
     at,
     pays_from,
 )
+from fairseq_paradec.lab.analysis.result_pages import page
 from fairseq_paradec.lab.commands import breakeven as command
 from fairseq_paradec.lab.measure import breakeven, told
 from fairseq_paradec.lab.measure.passes import models
 from fairseq_paradec.lab.measure.passes.models import random_pair
 from fairseq_paradec.lab.settings import settings
+from tools.site.published import read_result
 
 TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "3", "--rounds", "2", "--busy"]
 
@@ -113,10 +115,9 @@ def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):
         assert row["tokens_a_pass"] == exact.get(row["rate"], row["tokens_a_pass"])
     marks = [(row["at"], row["speed_up"] is None) for row in rows if row["at"] in ("x", "far")]
     assert marks == [("x", False), ("far", True)] * 2
-    assert paradec(["results", "--tables", ".", "--out", "all.md"]) == 0
-    page = (tmp_path / "b.md").read_text("utf-8")
-    assert "![When drafting pays: tiny, random weights](b.svg)" in page
-    assert "4+1 layers, d=32, ffn 64, 1 heads" in page and "random weights never say </s>" in page
+    text = page(read_result(tmp_path / "b.json"), "b.svg")
+    assert "![When drafting pays: tiny, random weights](b.svg)" in text
+    assert "4+1 layers, d=32, ffn 64, 1 heads" in text and "random weights never say </s>" in text
 
 
 def test_a_smaller_model_drafts_for_a_larger_one(capsys, monkeypatch):

@@ -11,10 +11,12 @@ from support.builders import DEMO
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.depth import Costs
 from fairseq_paradec.lab.analysis.break_even import MEASURED, PAYS
+from fairseq_paradec.lab.analysis.result_pages import page
 from fairseq_paradec.lab.commands import breakeven as command
 from fairseq_paradec.lab.data.table import Table
 from fairseq_paradec.lab.measure import breakeven, breakeven_beams
 from fairseq_paradec.lab.settings import settings
+from tools.site.published import read_result
 
 TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "2", "--rounds", "2", "--busy"]
 
@@ -63,8 +65,7 @@ def test_a_run_from_flags_to_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(cells) == 3 * len(set(cells))
     steps = {(row["steps_drafted"], row["rate"]): row["steps_a_pass"] for row in rows}
     assert [steps[depth, rate] for depth in (2, 4) for rate in (0.0, 1.0)] == [1, 3, 1, 5]
-    assert paradec(["results", "--tables", ".", "--out", "all.md"]) == 0
-    assert "When drafted beams pay: tiny, random weights" in Path("b.md").read_text("utf-8")
+    assert "When drafted beams pay: tiny, random weights" in page(read_result(Path("b.json")))
     of = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", "self_draft"]
     assert paradec(["breakeven", *of, *TINY[4:], "--beam", "2", "--engines", "native"]) == 0
 

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def name_of(command: Sequence[str]) -> str | None:
     return Path(command[command.index("--trace-file") + 1]).stem
 
 
-def shown_sentences(page: Path) -> set[int]:
+def shown_sentences(page: Path) -> set[int | None]:
     """Return the sentences in a page's pictures."""
     return {
         int(command[command.index("--sentence") + 1])
@@ -83,7 +83,7 @@ def execute(command: Sequence[str], folder: Path) -> None:
         raise UsageError(f"status {result.returncode} of: {shlex.join(command)}")
 
 
-def digest(trace: Path, sentences: Iterable[int]) -> dict[str, Any]:
+def digest(trace: Path, sentences: Collection[int | None]) -> dict[str, Any]:
     """Return a trace's counts, and a checksum of its outputs, passes, and sentences' drafts.
 
     Probabilities are left out: another processor rounds them differently.
@@ -93,7 +93,7 @@ def digest(trace: Path, sentences: Iterable[int]) -> dict[str, Any]:
     fields = ("start", "draft", "verifier", "num_accepted", "num_committed", "positions")
     facts = []
     for record in records:
-        fact = [record["id"], record["output"], record["decoder_passes"]]
+        fact: list[Any] = [record["id"], record["output"], record["decoder_passes"]]
         if record["id"] in sentences:
             fact += [[entry.get(field) for field in fields] for entry in record["trace"]]
         facts.append(fact)
