@@ -7,6 +7,7 @@ because another matplotlib draws other bytes.
 
 import hashlib
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -75,6 +76,7 @@ def execute(command: Sequence[str], folder: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", MODULES[program], *words],
         cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},  # batches of one sentence
         capture_output=True,
         encoding="utf-8",
     )
