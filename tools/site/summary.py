@@ -23,13 +23,14 @@ from fairseq_paradec.lab.analysis.benchmark_tables import (
     label,
     latencies,
     listed,
+    milliseconds,
     output_row,
+    percentile,
     threads,
     throughput,
 )
 from fairseq_paradec.lab.analysis.markdown import table
 from fairseq_paradec.lab.analysis.result_pages import bullets
-from fairseq_paradec.lab.analysis.timing import milliseconds, percentile
 from fairseq_paradec.lab.data.samples import THROUGHPUT, samples, speed_ups
 from fairseq_paradec.lab.data.table import Cells, Result, Table, column
 

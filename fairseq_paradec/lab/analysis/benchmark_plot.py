@@ -20,11 +20,12 @@ from .benchmark_tables import (  # noqa: E402
     BlockPoint,
     label,
     latencies,
+    milliseconds,
+    percentile,
     shown,
     threads,
     throughput,
 )
-from .timing import milliseconds, percentile  # noqa: E402
 
 # Colours of the labels.
 COLOURS = {

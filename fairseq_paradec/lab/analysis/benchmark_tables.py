@@ -1,12 +1,14 @@
 """The tables of a benchmark, from its raw samples: a pure function of the JSON document."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from ..data.samples import LATENCY, THROUGHPUT, Rounds, Sample, samples, speed_ups
 from ..data.table import Cells, Column, Table, Value, column
-from .timing import length_bins, milliseconds, percentile
 
 # The baselines, which every benchmark has.
 BEAM, GREEDY, OWN_GREEDY = "fairseq beam 5", "fairseq greedy", "greedy"
@@ -32,116 +34,58 @@ AGAINST = {
     )
 }
 
+System = Mapping[str, Any]
 #: Speed-ups of systems in groups of samples, by baseline.
 Gains = Mapping[str, Mapping[tuple[str, Any], Value]]
 
 
-def tables(document: Mapping[str, Any]) -> list[Table]:
-    """Return the tables of a benchmark, made of its raw samples."""
-    own = [s for s in document["systems"] if s["promise"] != "peer"]
-    peers = [s for s in document["systems"] if s["promise"] == "peer"]
-    setting, seconds = document["setting"], document["seconds"]
-    main, latency = main_threads(document), latencies(document)
-    alone, raw = alone_samples(document), list(samples(document))
-    gains = {base: speed_ups(alone, base) for base in AGAINST}
-    blocks = any("blocks" in s for s in own)
-    found = [
-        Table.of(
-            [output_row(s, blocks) for s in own],
-            "Output",
-            [
-                f"Differences of {listed(document['signatures'])} with their 95% paired-bootstrap "
-                "intervals.",
-                "Ties: the outputs part where the two tokens' log-probabilities differ by less than"
-                " 1e-4.",
-                "tokens: with </s>. passes: of the decoder, at batch 1.",
-                *([BLOCKS] if blocks else []),
-            ],
-        ),
-        Table.of(
-            [latency_row(s, latency, gains) for s in own],
-            f"Latency: batch 1, {setting['dtype']}, {threads(main)}",
-            [
-                "Medians over the rounds, lowest and highest round in brackets. p95: over the "
-                "sentences. Speed-ups: ratios of a round's total times.",
-                "memory: peak beyond the loaded models, in MiB.",
-            ],
-        ),
+# ---- systems ------------------------------------------------------------------------------------
+
+
+def own_systems(document: Mapping[str, Any]) -> list[System]:
+    """Return the systems that were measured in every setting: all but peers."""
+    return [system for system in document["systems"] if system["promise"] != "peer"]
+
+
+def shown_names(systems: Sequence[System]) -> list[str]:
+    """Return systems' labels as tables show them, for example ``gad [native int8]``.
+
+    Engine and dtype are added if this package's decoders have several; the labels of fairseq's
+    search and of peers tell them already.
+    """
+
+    def engine(system: System) -> str:
+        return f"{system['engine']} {system['engine_dtype']}"
+
+    own = [s["promise"] != "peer" and s["label"] not in (BEAM, GREEDY) for s in systems]
+    several = len({engine(s) for s, is_own in zip(systems, own, strict=True) if is_own}) > 1
+    return [
+        f"{s['label']} [{engine(s)}]" if several and is_own else s["label"]
+        for s, is_own in zip(systems, own, strict=True)
     ]
-    sweep = seconds["throughput"]
-    if sweep:
-        batched = [s for s in raw if s.kind == THROUGHPUT]
-        of_batches = {base: speed_ups(batched, base, lambda s: s.batch) for base in AGAINST}
-        found.append(
-            Table.of(
-                [
-                    throughput_row(s, size, times, setting["sentences"], of_batches)
-                    for size, times in sweep.items()
-                    for s in own + peers
-                    if s["label"] in times
-                ],
-                f"Throughput: {setting['dtype']}, {threads(main)}",
-                ["Batches of sentences of similar length; speed-ups at the same size."],
-            )
-        )
-    bins = length_bins(document["source_lengths"], BINS)
-    bin_of = {item: name for name, items in bins.items() for item in items}
-    by_length = speed_ups(alone, GREEDY, lambda s: bin_of[s.item])
-    found.append(
-        Table.of(
-            [
-                {"decoder": shown(s), "label": label(s)}
-                | {
-                    column(f"tokens_{name}", f"{name} (n={len(items)})", "x", ".2f"): by_length[
-                        s["label"], name
-                    ]
-                    for name, items in bins.items()
-                }
-                for s in own
-            ],
-            f"Speed-up against {GREEDY}, by source length in tokens ({threads(main)})",
-        )
+
+
+def shown(system: System) -> str:
+    """Return a system's label as tables show it."""
+    return str(system["shown"])
+
+
+def label(system: System) -> str:
+    """Return the label of a system's outputs, as measured.
+
+    A system is not called exact if one output differs from greedy search's beyond ties.
+    """
+    if system["promise"] != "exact":
+        return str(system["promise"])
+    counts = system["agreement"].values()
+    beyond, ties, checked = (
+        sum(at_size[key] for at_size in counts) for key in ("beyond ties", "ties", "sentences")
     )
-    if len(seconds["latency"]) > 1:
-        single = [s for s in raw if s.kind == LATENCY]
-        by_threads = speed_ups(single, OWN_GREEDY, lambda s: s.threads)
-        found.append(
-            Table.of(
-                [threads_row(s, seconds["latency"], by_threads) for s in own]
-                + peer_threads_rows(peers, seconds["latency"], by_threads),
-                "Threads: batch 1, median ms; speed-up against our greedy with as many",
-            )
-        )
-    if peers:
-        found.append(
-            Table.of(
-                [peer_row(s, latency, gains, int(main)) for s in peers],
-                "Peers: the same checkpoint in another engine",
-                [
-                    "Each in its own dtype, with its own number of threads; speed-ups are against "
-                    f"Latency above, in the same rounds ({setting['dtype']}, {threads(main)}).",
-                    "identical: to fairseq greedy.",
-                ],
-            )
-        )
-    return found
-
-
-def alone_samples(document: Mapping[str, Any]) -> list[Sample]:
-    """Return the samples of single sentences outside the thread sweep."""
-    main = int(main_threads(document))
-    return [s for s in samples(document) if s.kind == LATENCY and s.threads == main]
-
-
-def main_threads(document: Mapping[str, Any]) -> str:
-    """Return the number of threads outside the thread sweep."""
-    return str(document["setting"]["threads"][0])
-
-
-def latencies(document: Mapping[str, Any]) -> dict[str, Rounds]:
-    """Return the times of single sentences with that number of threads, by system."""
-    times: dict[str, Rounds] = document["seconds"]["latency"][main_threads(document)]
-    return times
+    if beyond:
+        return f"NOT EXACT ({beyond} of {checked})"
+    if system["changed"]:
+        return f"NOT EXACT ({system['changed']} outputs changed when timed)"
+    return f"exact but for {ties} ties of {checked}" if ties else "exact"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -155,66 +99,285 @@ def threads(count: str | int) -> str:
     return f"{count} thread{'' if str(count) == '1' else 's'}"
 
 
-def shown_names(systems: Sequence[dict[str, Any]]) -> list[str]:
-    """Return systems' labels as tables show them, for example ``gad [native int8]``.
+# ---- times --------------------------------------------------------------------------------------
 
-    Engine and dtype are added if this package's decoders have several; the labels of fairseq's
-    search and of peers tell them already.
+
+def main_threads(document: Mapping[str, Any]) -> int:
+    """Return the number of threads outside the thread sweep."""
+    return int(document["setting"]["threads"][0])
+
+
+def latencies(document: Mapping[str, Any]) -> dict[str, Rounds]:
+    """Return the times of single sentences with that number of threads, by system."""
+    times: dict[str, Rounds] = document["seconds"]["latency"][str(main_threads(document))]
+    return times
+
+
+def milliseconds(rounds: Rounds) -> Value:
+    """Return the median time of an item per round, in ms, summarised over the rounds."""
+    return Value.of([statistics.median(times) for times in rounds]).times(1000)
+
+
+def percentile(rounds: Rounds, percent: float) -> float:
+    """Return a percentile over the items' median times."""
+    return float(np.percentile(np.median(np.array(rounds), axis=0), percent))
+
+
+def throughput(rounds: Rounds, sentences: int) -> Value:
+    """Return sentences per second."""
+    return Value.of([sentences / sum(times) for times in rounds])
+
+
+def length_bins(lengths: Sequence[int], count: int) -> dict[str, list[int]]:
+    """Split items by length into bins of about the same size.
+
+    Args:
+        lengths: of each item.
+        count: of bins; fewer result if many lengths are equal.
+
+    Returns:
+        The items of each bin, by its name, for example ``8-11``.
     """
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, count + 1)[1:], method="inverted_cdf"))
+    bins: dict[str, list[int]] = {}
+    low = min(lengths)
+    for high in edges.tolist():
+        name = str(high) if low == high else f"{low}-{high}"
+        bins[name] = [i for i, length in enumerate(lengths) if low <= length <= high]
+        low = high + 1
+    return {name: items for name, items in bins.items() if items}
 
-    def engine(system: dict[str, Any]) -> str:
-        return f"{system['engine']} {system['engine_dtype']}"
 
-    own = [s["promise"] != "peer" and s["label"] not in (BEAM, GREEDY) for s in systems]
-    several = len({engine(s) for s, is_own in zip(systems, own, strict=True) if is_own}) > 1
-    return [
-        f"{s['label']} [{engine(s)}]" if several and is_own else s["label"]
-        for s, is_own in zip(systems, own, strict=True)
+@dataclass(frozen=True)
+class Groups:
+    """Samples in groups, each with a speed-up of its own."""
+
+    samples: list[Sample]
+    by: Callable[[Sample], Any]  # the group of a sample
+    columns: dict[Any, Column]  # of each group's speed-ups, in order
+
+    def gains(self, against: str) -> dict[tuple[str, Any], Value]:
+        """Return the speed-ups against a baseline, by system and group."""
+        return speed_ups(self.samples, against, self.by)
+
+
+def alone_samples(document: Mapping[str, Any]) -> list[Sample]:
+    """Return the samples of single sentences outside the thread sweep."""
+    main = main_threads(document)
+    return [s for s in samples(document) if s.kind == LATENCY and s.threads == main]
+
+
+def by_batch(document: Mapping[str, Any]) -> Groups:
+    """Group by batch size; at batch 1 are single sentences."""
+    whole = [s for s in samples(document) if s.kind == THROUGHPUT]
+    alone = [] if any(s.batch == 1 for s in whole) else alone_samples(document)
+    sizes = sorted({1, *(s.batch for s in whole)})
+    columns = {n: column(f"batch_{n}", f"batch {n}", "x", ".2f") for n in sizes}
+    return Groups([*alone, *whole], lambda s: s.batch, columns)
+
+
+def by_length(document: Mapping[str, Any]) -> Groups:
+    """Group the sentences by source length."""
+    bins = length_bins(document["source_lengths"], BINS)
+    bin_of = {item: name for name, items in bins.items() for item in items}
+    columns = {name: column(f"tokens_{name}", f"{name} tokens", "x", ".2f") for name in bins}
+    return Groups(alone_samples(document), lambda s: bin_of[s.item], columns)
+
+
+def by_threads(document: Mapping[str, Any]) -> Groups:
+    """Group single sentences by the number of threads."""
+    single = [s for s in samples(document) if s.kind == LATENCY]
+    counts = sorted({s.threads for s in single})
+    columns = {n: column(f"threads_{n}", threads(n), "x", ".2f") for n in counts}
+    return Groups(single, lambda s: s.threads, columns)
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def tables(document: Mapping[str, Any]) -> list[Table]:
+    """Return the tables of a benchmark, made of its raw samples."""
+    makers = (_outputs, _latency, _throughput, _lengths, _threads, _peers)
+    return [table for make in makers if (table := make(document)).rows]
+
+
+def _named(system: System) -> Cells:
+    """Return the first cells of a row."""
+    return {"decoder": shown(system), "label": label(system)}
+
+
+def _outputs(document: Mapping[str, Any]) -> Table:
+    own = own_systems(document)
+    blocks = any("blocks" in system for system in own)
+    notes = [
+        f"Differences of {listed(document['signatures'])} with their 95% paired-bootstrap "
+        "intervals.",
+        "Ties: the outputs part where the two tokens' log-probabilities differ by less than 1e-4.",
+        "tokens: with </s>. passes: of the decoder, at batch 1.",
+        *([BLOCKS] if blocks else []),
     ]
+    return Table.of([output_row(system, blocks) for system in own], "Output", notes)
 
 
-def shown(system: dict[str, Any]) -> str:
-    """Return a system's label as tables show it."""
-    return str(system["shown"])
-
-
-def label(system: dict[str, Any]) -> str:
-    """Return the label of a system's outputs, as measured.
-
-    A system is not called exact if one output differs from greedy search's beyond ties.
-    """
-    if system["promise"] != "exact":
-        return system["promise"]
-    counts = system["agreement"].values()
-    beyond, ties, checked = (
-        sum(one[key] for one in counts) for key in ("beyond ties", "ties", "sentences")
-    )
-    if beyond:
-        return f"NOT EXACT ({beyond} of {checked})"
-    if system["changed"]:
-        return f"NOT EXACT ({system['changed']} outputs changed when timed)"
-    return f"exact but for {ties} ties of {checked}" if ties else "exact"
-
-
-def output_row(system: dict[str, Any], blocks: bool = False) -> Cells:
+def output_row(system: System, blocks: bool = False) -> Cells:
     """Return a system's row on its outputs."""
     at_one = system["agreement"]["1"]
-    row: Cells = {
-        "decoder": shown(system),
-        "label": label(system),
-        "parameters": system["parameters"],
-        "identical_to_greedy": Value.share(at_one["identical"], at_one["sentences"]),
-        "ties": at_one["ties"],
-    }
-    row |= quality(system, BEAM) | quality(system, GREEDY)
     passes, tokens, sentences = system["passes"], system["tokens"], at_one["sentences"]
-    row["passes_per_sentence"] = None if passes is None else round(passes / sentences, 2)
-    row["tokens_per_pass"] = None if passes is None else round(tokens / passes, 2)
+    row: Cells = {
+        **_named(system),
+        "parameters": system["parameters"],
+        "identical_to_greedy": _identical(system, "1"),
+        "ties": at_one["ties"],
+        **_quality(system, BEAM),
+        **_quality(system, GREEDY),
+        "passes_per_sentence": None if passes is None else round(passes / sentences, 2),
+        "tokens_per_pass": None if passes is None else round(tokens / passes, 2),
+    }
     if blocks:
-        row["mean_accepted_block"] = (
-            round(tokens / system["blocks"], 2) if "blocks" in system else None
-        )
+        own_blocks = system.get("blocks")
+        row["mean_accepted_block"] = own_blocks and round(tokens / own_blocks, 2)
     return row
+
+
+def _identical(system: System, size: str) -> Value:
+    """Return the share of a system's outputs that are fairseq's greedy ones."""
+    agreement = system["agreement"][size]
+    return Value.share(agreement["identical"], agreement["sentences"])
+
+
+def difference(metric: str, baseline: str) -> Column:
+    """Return the column of a metric's difference from a baseline."""
+    return column(
+        f"{metric}_less_{baseline.replace(' ', '_')}", f"{metric} - {baseline}", form="+.2f"
+    )
+
+
+def _quality(system: System, baseline: str) -> Cells:
+    """Return a system's scores, and their differences from a baseline's."""
+    row: Cells = {metric: round(score, 2) for metric, score in system["scores"].items()}
+    for metric, ends in system["differences"][baseline].items():
+        row[difference(metric, baseline.removeprefix("fairseq "))] = Value(*ends)
+    return row
+
+
+def _against_baselines(name: str, gains: Gains, group: object = None) -> Cells:
+    """Return the speed-ups of one system, by baseline."""
+    return {AGAINST[base]: of_base[name, group] for base, of_base in gains.items()}
+
+
+def _alone(system: System, times: Mapping[str, Rounds], gains: Gains) -> Cells:
+    """Return a system's latency of one sentence, and its speed-ups."""
+    name = system["label"]
+    return {
+        MS: milliseconds(times[name]),
+        "p95": round(1000 * percentile(times[name], 95), 2),
+        **_against_baselines(name, gains),
+    }
+
+
+def _alone_gains(document: Mapping[str, Any]) -> Gains:
+    """Return the speed-ups of single sentences."""
+    alone = alone_samples(document)
+    return {base: speed_ups(alone, base) for base in AGAINST}
+
+
+def _latency(document: Mapping[str, Any]) -> Table:
+    times, gains = latencies(document), _alone_gains(document)
+    rows = [
+        _named(system) | _alone(system, times, gains) | {MEMORY: system["memory"]["1"]}
+        for system in own_systems(document)
+    ]
+    title = f"Latency: batch 1, {document['setting']['dtype']}, {threads(main_threads(document))}"
+    notes = [
+        "Medians over the rounds, lowest and highest round in brackets. p95: over the sentences. "
+        "Speed-ups: ratios of a round's total times.",
+        "memory: peak beyond the loaded models, in MiB.",
+    ]
+    return Table.of(rows, title, notes)
+
+
+def _throughput(document: Mapping[str, Any]) -> Table:
+    setting, groups = document["setting"], by_batch(document)
+    gains = {base: groups.gains(base) for base in AGAINST}
+    peers = [system for system in document["systems"] if system["promise"] == "peer"]
+    rows: list[Cells] = [
+        {
+            "batch": int(size),
+            **_named(system),
+            RATE: throughput(times[system["label"]], setting["sentences"]),
+            **_against_baselines(system["label"], gains, int(size)),
+            "identical": _identical(system, size),
+            MEMORY: system["memory"][size],
+        }
+        for size, times in document["seconds"]["throughput"].items()
+        for system in own_systems(document) + peers
+        if system["label"] in times
+    ]
+    title = f"Throughput: {setting['dtype']}, {threads(main_threads(document))}"
+    notes = ["Batches of sentences of similar length; speed-ups at the same size."]
+    return Table.of(rows, title, notes)
+
+
+def _lengths(document: Mapping[str, Any]) -> Table:
+    groups = by_length(document)
+    gains, sizes = groups.gains(GREEDY), length_bins(document["source_lengths"], BINS)
+    columns = {
+        name: replace(head, name=f"{name} (n={len(sizes[name])})")
+        for name, head in groups.columns.items()
+    }
+    rows = [
+        _named(system) | {head: gains[system["label"], name] for name, head in columns.items()}
+        for system in own_systems(document)
+    ]
+    main = threads(main_threads(document))
+    return Table.of(rows, f"Speed-up against {GREEDY}, by source length in tokens ({main})")
+
+
+def _threads(document: Mapping[str, Any]) -> Table:
+    """Latency by the number of threads (santilli2023, Figure 3).
+
+    Peers have a row if they were timed with all these numbers, maybe as a system for each.
+    """
+    latency, gains = document["seconds"]["latency"], by_threads(document).gains(OWN_GREEDY)
+    rows: dict[str, Cells] = {}
+    for count, times in latency.items():
+        for system in document["systems"]:
+            if system["threads"] in (None, int(count)) and system["label"] in times:
+                name = shown(system).removesuffix(f", {threads(count)}")
+                row = rows.setdefault(name, _named(system) | {"decoder": name})
+                ms = column(f"threads_{count}_ms", f"{threads(count)}, ms", "ms", ".2f")
+                row[ms] = milliseconds(times[system["label"]])
+                gain = column(f"threads_{count}_x", f"{threads(count)}, x", "x", ".2f")
+                row[gain] = gains[system["label"], int(count)]
+    whole = [row for row in rows.values() if len(row) == 2 + 2 * len(latency)]
+    title = "Threads: batch 1, median ms; speed-up against our greedy with as many"
+    return Table.of(whole if len(latency) > 1 else [], title)
+
+
+def _peers(document: Mapping[str, Any]) -> Table:
+    times, gains = latencies(document), _alone_gains(document)
+    main, dtype = main_threads(document), document["setting"]["dtype"]
+    rows: list[Cells] = [
+        {
+            "peer": system["label"],
+            "dtype": system["dtype"],
+            "threads": system["threads"] or main,
+            **_alone(system, times, gains),
+            "identical": _identical(system, "1"),
+            **_quality(system, GREEDY),
+        }
+        for system in document["systems"]
+        if system["promise"] == "peer"
+    ]
+    notes = [
+        "Each in its own dtype, with its own number of threads; speed-ups are against Latency "
+        f"above, in the same rounds ({dtype}, {threads(main)}).",
+        "identical: to fairseq greedy.",
+    ]
+    return Table.of(rows, "Peers: the same checkpoint in another engine", notes)
+
+
+# ---- blocks -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -231,126 +394,18 @@ class BlockPoint:
 
 def block_points(document: Mapping[str, Any]) -> list[BlockPoint]:
     """Return our greedy search and each blockwise system of a benchmark, in its order."""
-    alone = alone_samples(document)
-    gains = {base: speed_ups(alone, base) for base in (OWN_GREEDY, GREEDY)}
+    gains = _alone_gains(document)
     tokens = {system["label"]: system["tokens"] for system in document["systems"]}
-    points = []
-    for system in document["systems"]:
-        name = system["label"]
-        if name == OWN_GREEDY or "blocks" in system:
-            block = system["tokens"] / system.get("blocks", system["tokens"])
-            passes = system["passes"] / system["agreement"]["1"]["sentences"]
-            length = tokens[name] / tokens[OWN_GREEDY]
-            own = {base: found[name, None] for base, found in gains.items()}
-            points.append(BlockPoint(name, label(system), block, passes, length, own))
-    return points
-
-
-def difference(metric: str, baseline: str) -> Column:
-    """Return the column of a metric's difference from a baseline."""
-    return column(
-        f"{metric}_less_{baseline.replace(' ', '_')}", f"{metric} - {baseline}", form="+.2f"
-    )
-
-
-def quality(system: dict[str, Any], baseline: str) -> Cells:
-    """Return a system's scores, and their differences from a baseline's."""
-    row: Cells = {metric: round(score, 2) for metric, score in system["scores"].items()}
-    for metric, ends in system["differences"][baseline].items():
-        row[difference(metric, baseline.removeprefix("fairseq "))] = Value(*ends)
-    return row
-
-
-def against_baselines(name: str, gains: Gains, group: object = None) -> Cells:
-    """Return the speed-ups of one system, by baseline."""
-    return {AGAINST[base]: found[name, group] for base, found in gains.items()}
-
-
-def latency_row(system: dict[str, Any], times: dict[str, Rounds], gains: Gains) -> Cells:
-    """Return a system's latency of one sentence."""
-    name = system["label"]
-    return {
-        "decoder": shown(system),
-        "label": label(system),
-        MS: milliseconds(times[name]),
-        "p95": round(1000 * percentile(times[name], 95), 2),
-        **against_baselines(name, gains),
-        MEMORY: system["memory"]["1"],
-    }
-
-
-def throughput(rounds: Rounds, sentences: int) -> Value:
-    """Return sentences per second."""
-    return Value.of([sentences / sum(times) for times in rounds])
-
-
-def throughput_row(
-    system: dict[str, Any], size: str, times: dict[str, Rounds], sentences: int, gains: Gains
-) -> Cells:
-    """Return a system's throughput at one batch size."""
-    name = system["label"]
-    agreement = system["agreement"][size]
-    return {
-        "batch": int(size),
-        "decoder": shown(system),
-        "label": label(system),
-        RATE: throughput(times[name], sentences),
-        **against_baselines(name, gains, int(size)),
-        "identical": Value.share(agreement["identical"], agreement["sentences"]),
-        MEMORY: system["memory"][size],
-    }
-
-
-def _at_threads(
-    count: str, times: dict[str, Rounds], name: str, gains: Mapping[tuple[str, Any], Value]
-) -> Cells:
-    """Return a system's latency with a number of threads."""
-    return {
-        column(f"threads_{count}_ms", f"{threads(count)}, ms", "ms", ".2f"): milliseconds(
-            times[name]
-        ),
-        column(f"threads_{count}_x", f"{threads(count)}, x", "x", ".2f"): gains[name, int(count)],
-    }
-
-
-def threads_row(
-    system: dict[str, Any],
-    latency: dict[str, dict[str, Rounds]],
-    gains: Mapping[tuple[str, Any], Value],
-) -> Cells:
-    """Return latency by the number of threads (santilli2023, Figure 3)."""
-    row: Cells = {"decoder": shown(system), "label": label(system)}
-    for count, times in latency.items():
-        row |= _at_threads(count, times, system["label"], gains)
-    return row
-
-
-def peer_threads_rows(
-    peers: Iterable[dict[str, Any]],
-    latency: dict[str, dict[str, Rounds]],
-    gains: Mapping[tuple[str, Any], Value],
-) -> list[Cells]:
-    """Return the latency of peers that were timed with all these numbers of threads."""
-    found: dict[str, Cells] = {}
-    for count, times in latency.items():
-        for peer in peers:
-            if peer["threads"] in (None, int(count)) and peer["label"] in times:
-                name = peer["label"].removesuffix(f", {threads(count)}")
-                row = found.setdefault(name, {"decoder": name, "label": label(peer)})
-                row |= _at_threads(count, times, peer["label"], gains)
-    return [row for row in found.values() if len(row) == 2 + 2 * len(latency)]
-
-
-def peer_row(system: dict[str, Any], times: dict[str, Rounds], gains: Gains, main: int) -> Cells:
-    """Return the latency of a peer, with its own dtype and threads."""
-    name, at_one = system["label"], system["agreement"]["1"]
-    return {
-        "peer": name,
-        "dtype": system["dtype"],
-        "threads": system["threads"] or main,
-        MS: milliseconds(times[name]),
-        "p95": round(1000 * percentile(times[name], 95), 2),
-        **against_baselines(name, gains),
-        "identical": Value.share(at_one["identical"], at_one["sentences"]),
-        **quality(system, GREEDY),
-    }
+    return [
+        BlockPoint(
+            name,
+            label(system),
+            tokens[name] / system.get("blocks", tokens[name]),
+            system["passes"] / system["agreement"]["1"]["sentences"],
+            tokens[name] / tokens[OWN_GREEDY],
+            {base: gains[base][name, None] for base in (OWN_GREEDY, GREEDY)},
+        )
+        for system in document["systems"]
+        for name in [system["label"]]
+        if name == OWN_GREEDY or "blocks" in system
+    ]

@@ -21,6 +21,7 @@ from ..data import documents
 from ..data.table import Table
 from ..settings import Made
 from . import analyse_flops, analyse_speed, analyse_texts, analyse_training
+from .pages import check_picture
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +51,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table and its notes; also write it to ``--out``."""
+    """Print a table and its notes; also write it to ``--out``, and the picture to ``--plot``."""
+    if getattr(args, "plot", None) is not None:
+        Path(args.plot).parent.mkdir(parents=True, exist_ok=True)
+        args.plot = check_picture("--plot", args.plot)
     made = args.analysis(args)
-    found, *more = (made,) if isinstance(made, Table) else made
-    text = "\n\n".join([table(found), "\n".join(found.notes), *more])
+    rows, *more = (made,) if isinstance(made, Table) else made
+    text = "\n\n".join([table(rows), "\n".join(rows.notes), *more])
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
-        documents.save_made(Made(args.argv, args.out, args.title), found)
+        documents.save_made(Made(args.argv, args.out, args.title), rows)
     return 0

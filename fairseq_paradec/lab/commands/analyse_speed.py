@@ -14,17 +14,15 @@ from ..analysis import acceptance_by_position, speed_ups
 from ..analysis.benchmark_tables import (
     AGAINST,
     BEAM,
-    GREEDY,
-    OWN_GREEDY,
     BlockPoint,
     block_points,
 )
 from ..analysis.trace_records import read_sentence
 from ..data.documents import BENCHMARK, checked
 from ..data.table import Cells, Table
-from .pages import check_picture
 from .text_files import each_once, named, read
 
+PICTURE = "FILE.{png,svg}"  # --plot, which ``analyse`` checks
 MEASURED = "what paradec benchmark wrote"
 TRACED = "what --trace-file wrote"
 
@@ -62,37 +60,33 @@ def read_records(path: str) -> Iterator[Record]:
 
 def blocks(args: argparse.Namespace) -> Table:
     """Compare speed-up with mean accepted block, and draw both for ``--plot``."""
-    if args.plot is not None:
-        args.plot.parent.mkdir(parents=True, exist_ok=True)
-        check_picture("--plot", str(args.plot))
     points: dict[str, list[BlockPoint]] = {}
     settings = []
     for path in args.benchmark:
         document = read_benchmark(path)
-        found, setting = block_points(document), document["setting"]
-        if len(found) < 2:
+        title, setting = document["title"], document["setting"]
+        if title in points:
+            raise option_error("BENCHMARK", path, f"one title each; {title!r} is twice")
+        points[title] = block_points(document)
+        if len(points[title]) < 2:
             raise option_error("BENCHMARK", path, "one with a --decoder 'blockwise ...'")
-        if document["title"] in points:
-            raise option_error("BENCHMARK", path, f"one title each; {document['title']!r} is twice")
-        points[document["title"]] = found
         settings.append(
-            f"{document['title']}: batch 1, {setting['dtype']}, {setting['device']}, "
+            f"{title}: batch 1, {setting['dtype']}, {setting['device']}, "
             f"{setting['threads'][0]} thread(s), {setting['timed sentences']} sentences."
         )
-    rows: list[Cells] = []
-    for title, ones in points.items():
-        for point in ones:
-            row: Cells = {"benchmark": title} if len(points) > 1 else {}
-            row |= {
-                "decoder": point.name,
-                "label": point.label,
-                "mean_accepted_block": round(point.block, 2),
-                "passes_per_sentence": round(point.passes, 2),
-                "length_ratio": round(point.length, 3),
-                AGAINST[OWN_GREEDY]: point.speed_ups[OWN_GREEDY],
-                AGAINST[GREEDY]: point.speed_ups[GREEDY],
-            }
-            rows.append(row)
+    rows: list[Cells] = [
+        ({"benchmark": title} if len(points) > 1 else {})
+        | {
+            "decoder": point.name,
+            "label": point.label,
+            "mean_accepted_block": round(point.block, 2),
+            "passes_per_sentence": round(point.passes, 2),
+            "length_ratio": round(point.length, 3),
+            **{AGAINST[base]: gain for base, gain in point.speed_ups.items()},
+        }
+        for title, of_title in points.items()
+        for point in of_title
+    ]
     if args.plot is not None:
         from ..analysis.benchmark_plot import draw_blocks  # matplotlib takes a second to load
 
@@ -110,56 +104,54 @@ def blocks(args: argparse.Namespace) -> Table:
 
 def speed_up(args: argparse.Namespace) -> Table:
     """Show speed-ups by batch, beam, length or threads, and draw them for ``--plot``."""
-    plot = None if args.plot is None else check_picture("--plot", args.plot)
     document = read_benchmark(args.benchmark)
-    found = speed_ups.table(document, args.by, args.against)
-    if not found.rows:
+    table = speed_ups.table(document, args.by, args.against)
+    if not table.rows:
         kinds = speed_ups.KINDS
-        there = [one for one in kinds if speed_ups.in_settings(document, one, args.against)]
+        there = [by for by in kinds if speed_ups.in_settings(document, by, args.against)]
         allowed = f"what {args.benchmark} has data for: {', '.join(there) or 'none'}"
         raise option_error("--by", args.by, allowed)
-    if plot is not None:
+    if args.plot is not None:
         from ..analysis.speed_plot import draw_speed_ups  # matplotlib takes a second to load
 
-        draw_speed_ups(document, args.by, plot, args.against)
-    return _titled(found, document)
+        draw_speed_ups(document, args.by, args.plot, args.against)
+    return _titled(table, document)
 
 
-def _titled(found: Table, document: dict[str, Any]) -> Table:
+def _titled(table: Table, document: dict[str, Any]) -> Table:
     """Return a table whose first note says what it is of."""
-    return replace(found, notes=[f"{document['title']}: {found.title}.", *found.notes])
+    return replace(table, notes=[f"{document['title']}: {table.title}.", *table.notes])
 
 
 def histogram(args: argparse.Namespace) -> tuple[Table, str]:
     """Show the speed-ups of single sentences, and draw them for ``--plot``."""
-    plot = None if args.plot is None else check_picture("--plot", args.plot)
     document = read_benchmark(args.benchmark)
-    found = speed_ups.histogram_table(document, args.decoder, args.against)
-    bars = speed_ups.bars(speed_ups.histograms(document, args.decoder, args.against))
-    if plot is not None:
+    table = speed_ups.histogram_table(document, args.decoder, args.against)
+    drawn = speed_ups.histograms(document, args.decoder, args.against)
+    if args.plot is not None:
         from ..analysis.speed_plot import draw_histogram
 
-        draw_histogram(document, plot, args.decoder, args.against)
-    return _titled(found, document), bars
+        draw_histogram(document, args.plot, args.decoder, args.against)
+    return _titled(table, document), "\n\n".join(histogram.bars() for histogram in drawn)
 
 
 def acceptance(args: argparse.Namespace) -> Table:
     """Show how often the i-th token of a draft is accepted, and draw it for ``--plot``."""
-    plot = None if args.plot is None else check_picture("--plot", args.plot)
     by_path = {}
     for path in each_once("TRACE", args.trace):
         by_path[path] = acceptance_by_position.count(read_records(path))
         if not by_path[path]:
             raise option_error("TRACE", path, f"{TRACED}, with drafts: no token was guessed here")
     by_name = named(by_path)
-    if plot is not None:
+    if args.plot is not None:
         from ..analysis.speed_plot import draw_acceptance
 
-        draw_acceptance(by_name, plot)
-    rows: list[Cells] = []
-    for name, found in by_name.items():
-        trace: Cells = {"trace": name} if len(by_name) > 1 else {}
-        rows += [trace | row for row in acceptance_by_position.rows(found)]
+        draw_acceptance(by_name, args.plot)
+    rows: list[Cells] = [
+        ({"trace": name} if len(by_name) > 1 else {}) | row
+        for name, positions in by_name.items()
+        for row in acceptance_by_position.rows(positions)
+    ]
     return Table.of(rows, notes=acceptance_by_position.NOTES)
 
 
@@ -177,12 +169,10 @@ def declare(command: Callable[..., Any]) -> None:
     )
     add(
         "--plot",
-        type=Path,
-        metavar="FILE.{png,svg}",
+        metavar=PICTURE,
         help="draw it; labels that differ only in their last number (both 4, both 8) make a line",
     )
 
-    picture = {"metavar": "FILE.{png,svg}", "help": "draw it"}
     add = command("speed-up", speed_up, "speed-ups by batch, beam, source length or threads")
     add("benchmark", metavar="BENCHMARK.json", help=MEASURED)
     add("--by", choices=speed_ups.KINDS, required=True, help="the setting that varies")
@@ -193,7 +183,7 @@ def declare(command: Callable[..., Any]) -> None:
         help=f"the baseline (default: {BEAM}); --by beam uses it only where fairseq's search of "
         "the same beam was not measured",
     )
-    add("--plot", **picture)
+    add("--plot", metavar=PICTURE, help="draw it")
 
     add = command("histogram", histogram, "speed-ups of single sentences")
     add("benchmark", metavar="BENCHMARK.json", help=MEASURED)
@@ -204,8 +194,8 @@ def declare(command: Callable[..., Any]) -> None:
         help="only this one; may be repeated (default: all)",
     )
     add("--against", default=BEAM, metavar="LABEL", help=f"the baseline (default: {BEAM})")
-    add("--plot", **picture)
+    add("--plot", metavar=PICTURE, help="draw it")
 
     add = command("acceptance", acceptance, "how often the i-th token of a draft is accepted")
     add("trace", nargs="+", metavar="TRACE", help=f"{TRACED}, of a method that drafts")
-    add("--plot", **picture)
+    add("--plot", metavar=PICTURE, help="draw it")

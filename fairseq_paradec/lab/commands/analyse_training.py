@@ -9,7 +9,6 @@ from ...errors import option_error
 from ...training import log
 from ..analysis import losses
 from ..data.table import Table
-from .pages import check_picture
 from .text_files import each_once, read
 
 LOGGED = "train.log of paradec train, with ten times ten updates at least"
@@ -17,7 +16,6 @@ LOGGED = "train.log of paradec train, with ten times ten updates at least"
 
 def compare(args: argparse.Namespace) -> Table:
     """Compare the losses of trainings, and draw them for ``--plot``."""
-    plot = None if args.plot is None else check_picture("--plot", args.plot)
     runs = {}
     for path in each_once("LOG", args.log):
         curves = log.read_curves(read("LOG", path).splitlines())
@@ -27,8 +25,8 @@ def compare(args: argparse.Namespace) -> Table:
     folders = [Path(path).resolve().parent.name for path in runs]
     if len(set(folders)) == len(folders):
         runs = dict(zip(folders, runs.values(), strict=True))
-    if plot is not None:
-        losses.draw(runs, plot)
+    if args.plot is not None:
+        losses.draw(runs, args.plot)
     notes = [
         "As fairseq logs it, in bits a token: training's, with dropout, as the mean of what was "
         "logged in a tenth of the updates; validation's after the last updates that all have."
