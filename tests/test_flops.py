@@ -194,7 +194,7 @@ def test_decoding_is_what_torch_counts(tmp_path, make, flags):
         sample = builders.batch(task, [7 + 2 * seed], seed)
         found = counted(partial(decode, task, [model], sample, limits, **options))
         record = read(path)[-1]
-        told = traits(flags["decoding"]).flops(Decoded(record, **needed)).total
+        told = traits(flags["decoding"]).flops(Decoded(record, **needed)).total()
         ends = [one["start"] for one in record["trace"] if one["draft"][-1:] == [EOS]]
         if least == LONGEST or all(start + 6 <= LONGEST for start in ends):  # 6: a whole draft
             assert told == found

@@ -1,31 +1,19 @@
 """The floating-point operations of decoding sentences, from their traces; see ``flops.py``."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from .flops import Heads, Shape, decoder_pass, encoder, product, source_keys
 
 EOS = "</s>"
 
 
-@dataclass(frozen=True)
-class Count:
-    """Operations of decoding, by part."""
-
-    encoder: float = 0  # the encoder, and the decoder's keys and values of the source
-    decoder: float = 0  # the verifier's layers
-    projection: float = 0  # the verifier's projection to the vocabulary
-    drafter: float = 0  # all of a drafter or heads, including their encoder and projections
-
-    def __add__(self, other: "Count") -> "Count":
-        """Add part by part."""
-        return Count(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Count)))
-
-    @property
-    def total(self) -> float:
-        """All parts."""
-        return self.encoder + self.decoder + self.projection + self.drafter
+#: Operations of decoding, by part: ``encoder`` (with the decoder's keys and values of the source),
+#: ``decoder`` (the verifier's layers), ``projection`` (the verifier's, to the vocabulary) and
+#: ``drafter`` (all of a drafter or heads, with their encoder and projections).
+Count = Counter[str]
+PARTS = ("encoder", "decoder", "projection", "drafter")
 
 
 class Decoded(NamedTuple):
@@ -54,9 +42,14 @@ class Decoded(NamedTuple):
         return flags
 
 
+def _count(**parts: float) -> Count:
+    """Return the operations of some parts."""
+    return cast(Count, Counter(parts))
+
+
 def _read(shape: Shape, source: int) -> Count:
     """Count the encoder of a sentence."""
-    return Count(encoder=encoder(shape, source) + source_keys(shape, source))
+    return _count(encoder=encoder(shape, source) + source_keys(shape, source))
 
 
 def _pass(shape: Shape, tokens: int, cached: int, source: int, hypotheses: int = 1) -> Count:
@@ -76,7 +69,7 @@ def _pass(shape: Shape, tokens: int, cached: int, source: int, hypotheses: int =
     first = 0.0
     if heads and heads.first:
         first = heads.inner(whole, 1, sees=False) + heads.outer(whole, 1)
-    return Count(decoder=sum(pieces.values()) + first, projection=projection)
+    return _count(decoder=sum(pieces.values()) + first, projection=projection)
 
 
 def greedy(shape: Shape, source: int, tokens: int) -> Count:
@@ -108,7 +101,7 @@ def drafting(one: Decoded) -> Count:
     places = _prefixes(drafter, [entry for entry, _ in ran])
     for (start, cached), (_, projected) in zip(places, ran):
         found += sum(_fill(drafter, start, cached, size, source, projected, words).values())
-    return verifying(one) + Count(drafter=found)
+    return verifying(one) + _count(drafter=found)
 
 
 def assisting(one: Decoded) -> Count:
@@ -127,7 +120,7 @@ def assisting(one: Decoded) -> Count:
             found += sum(decoder_pass(drafter, tokens, seen, one.source, 1, words).values())
             cached = seen
         cached = min(cached, start + 1 + entry["num_accepted"])
-    return verifying(one) + Count(drafter=found)
+    return verifying(one) + _count(drafter=found)
 
 
 def looking_ahead(one: Decoded) -> Count:
@@ -140,7 +133,7 @@ def looking_ahead(one: Decoded) -> Count:
         if entry["draft"]:
             found += heads.inner(1, asked) + heads.outer(1, asked)
             found += product(asked, one.shape.output, words)
-    return verifying(one) + Count(drafter=found)
+    return verifying(one) + _count(drafter=found)
 
 
 def filling(one: Decoded) -> Count:
@@ -150,7 +143,7 @@ def filling(one: Decoded) -> Count:
     for start, cached in _prefixes(shape, one.trace):
         pieces = _fill(shape, start, cached, size, one.source, size, None)
         projection = pieces.pop("projection")
-        found += Count(decoder=sum(pieces.values()), projection=projection)
+        found += _count(decoder=sum(pieces.values()), projection=projection)
     return found
 
 

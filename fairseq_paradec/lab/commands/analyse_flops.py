@@ -13,7 +13,7 @@ from ...errors import UsageError, option_error
 from ...registry import METHODS
 from ..analysis import training_flops
 from ..analysis.benchmark_tables import OWN_GREEDY, alone_samples
-from ..analysis.decoding_flops import Count, Decoded, greedy
+from ..analysis.decoding_flops import PARTS, Count, Decoded, greedy
 from ..analysis.flops import Heads, Shape
 from ..analysis.training_flops import Update
 from ..data.samples import speed_ups
@@ -166,7 +166,7 @@ def decoding(args: argparse.Namespace) -> Table:
                 raise option_error("TRACE", path, allowed)
             drafted = METHODS[method].drafter is not None
             trained = args.training_flops + (args.drafter_training_flops if drafted else 0)
-            row |= _cost(total.total, trained, speed[name])
+            row |= _cost(total.total(), trained, speed[name])
         rows.append(row)
     if speed:
         notes.append(COST_NOTE.format(benchmark=args.benchmark))
@@ -201,17 +201,16 @@ def _cost(decoding: float, trained: float, speed: Value) -> Cells:
 
 def _row(total: Count, plain: Count, sentences: int, tokens: int, passes: int) -> Cells:
     """Return the numbers of one trace."""
-    parts = {part: getattr(total, part) for part in ("encoder", "decoder", "projection", "drafter")}
     per_pass = column("drafter_MFLOP_per_pass", "drafter, MFLOP per pass", "MFLOP")
     return {
         "sentences": sentences,
         "passes_per_sentence": round(passes / sentences, 2),
-        "GFLOP": round(total.total / sentences / 1e9, 4),
-        **{part: round(count / sentences / 1e9, 4) for part, count in parts.items()},
-        per_pass: round(total.drafter / passes / 1e6, 2),
-        "MFLOP_per_token": round(total.total / tokens / 1e6, 2),
-        _flop("FLOP_of_all"): total.total,
-        "x_greedy": round(total.total / plain.total, 2),
+        "GFLOP": round(total.total() / sentences / 1e9, 4),
+        **{part: round(total[part] / sentences / 1e9, 4) for part in PARTS},
+        per_pass: round(total["drafter"] / passes / 1e6, 2),
+        "MFLOP_per_token": round(total.total() / tokens / 1e6, 2),
+        _flop("FLOP_of_all"): total.total(),
+        "x_greedy": round(total.total() / plain.total(), 2),
     }
 
 
@@ -318,10 +317,10 @@ def training(args: argparse.Namespace) -> Table:
                     total.forward / tokens / 1e6, 2
                 ),
                 column("training_MFLOP_per_token", "training, MFLOP per token"): round(
-                    total.total / tokens / 1e6, 2
+                    total.total() / tokens / 1e6, 2
                 ),
                 "epochs": args.epochs,
-                _flop("FLOP"): args.epochs * total.total,
+                _flop("FLOP"): args.epochs * total.total(),
             }
         )
     notes = [
