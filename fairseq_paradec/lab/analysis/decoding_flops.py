@@ -63,13 +63,12 @@ def _pass(shape: Shape, tokens: int, cached: int, source: int, hypotheses: int =
         hypotheses: number of hypotheses.
     """
     whole = tokens * hypotheses
-    pieces = decoder_pass(shape, whole, cached + tokens, source, whole)
-    projection = pieces.pop("projection")
+    layers, projection = decoder_pass(shape, whole, cached + tokens, source, whole)
     heads = shape.heads
     first = 0.0
     if heads and heads.first:
         first = heads.inner(whole, 1, sees=False) + heads.outer(whole, 1)
-    return _count(decoder=sum(pieces.values()) + first, projection=projection)
+    return _count(decoder=layers + first, projection=projection)
 
 
 def greedy(shape: Shape, source: int, tokens: int) -> Count:
@@ -80,82 +79,83 @@ def greedy(shape: Shape, source: int, tokens: int) -> Count:
 # ---- methods ------------------------------------------------------------------------------------
 
 
-def verifying(one: Decoded) -> Count:
+def verifying(sentence: Decoded) -> Count:
     """Count the verifier's passes for a sentence, without drafting.
 
     A pass is assumed to fill its block after a drafted ``</s>``: a record does not tell whether the
     length limit left less room.
     """
-    passes = (_pass(one.shape, _scored(e), e["start"], one.source) for e in one.trace)
-    return sum(passes, _read(one.shape, one.source))
+    passes = (
+        _pass(sentence.shape, _scored(e), e["start"], sentence.source) for e in sentence.trace
+    )
+    return sum(passes, _read(sentence.shape, sentence.source))
 
 
-def drafting(one: Decoded) -> Count:
+def drafting(sentence: Decoded) -> Count:
     """Count the passes of verifier and block_nat drafter."""
-    drafter, source = one.drafter, one.source
+    drafter, source = sentence.drafter, sentence.source
     assert isinstance(drafter, Shape)
-    found = _start(drafter, source)
-    size, words = one.flags["block_size"], one.flags.get("drafter_shortlist")
+    drafted = _start(drafter, source)
+    size, words = sentence.flags["block_size"], sentence.flags.get("drafter_shortlist")
     # Without drafts, at the length limit, the drafter did not run.
-    ran = [each for each in zip(one.trace, _proposed(one, size)) if each[0]["draft"]]
+    ran = [each for each in zip(sentence.trace, _proposed(sentence, size)) if each[0]["draft"]]
     places = _prefixes(drafter, [entry for entry, _ in ran])
     for (start, cached), (_, projected) in zip(places, ran):
-        found += sum(_fill(drafter, start, cached, size, source, projected, words).values())
-    return verifying(one) + _count(drafter=found)
+        drafted += sum(_fill(drafter, start, cached, size, source, projected, words))
+    return verifying(sentence) + _count(drafter=drafted)
 
 
-def assisting(one: Decoded) -> Count:
+def assisting(sentence: Decoded) -> Count:
     """Count the passes of verifier and autoregressive drafter.
 
     A draft's first pass reads what was committed and is not cached; each other one reads a draft.
     """
-    drafter = one.drafter
+    drafter = sentence.drafter
     assert isinstance(drafter, Shape)
-    found, words = _start(drafter, one.source), one.flags.get("drafter_shortlist")
+    drafted, words = _start(drafter, sentence.source), sentence.flags.get("drafter_shortlist")
     cached = 0
-    for entry in one.trace:
-        start, drafted = entry["start"], len(entry["draft"])
-        for i in range(drafted):
+    for entry in sentence.trace:
+        start = entry["start"]
+        for i in range(len(entry["draft"])):
             tokens, seen = start + 1 - cached if i == 0 else 1, start + 1 + i
-            found += sum(decoder_pass(drafter, tokens, seen, one.source, 1, words).values())
+            drafted += sum(decoder_pass(drafter, tokens, seen, sentence.source, 1, words))
             cached = seen
         cached = min(cached, start + 1 + entry["num_accepted"])
-    return verifying(one) + _count(drafter=found)
+    return verifying(sentence) + _count(drafter=drafted)
 
 
-def looking_ahead(one: Decoded) -> Count:
+def looking_ahead(sentence: Decoded) -> Count:
     """Count passes and heads, the model's own by default, which read one state a pass."""
-    heads = one.shape.heads if one.drafter is None else one.drafter
+    heads = sentence.shape.heads if sentence.drafter is None else sentence.drafter
     assert isinstance(heads, Heads)
-    words = one.flags.get("drafter_shortlist") or one.shape.vocabulary
-    found = 0.0
-    for entry, asked in zip(one.trace, _proposed(one, one.flags["block_size"] - 1)):
+    words = sentence.flags.get("drafter_shortlist") or sentence.shape.vocabulary
+    drafted = 0.0
+    for entry, asked in zip(sentence.trace, _proposed(sentence, sentence.flags["block_size"] - 1)):
         if entry["draft"]:
-            found += heads.inner(1, asked) + heads.outer(1, asked)
-            found += product(asked, one.shape.output, words)
-    return verifying(one) + _count(drafter=found)
+            drafted += heads.inner(1, asked) + heads.outer(1, asked)
+            drafted += product(asked, sentence.shape.output, words)
+    return verifying(sentence) + _count(drafter=drafted)
 
 
-def filling(one: Decoded) -> Count:
+def filling(sentence: Decoded) -> Count:
     """Count the passes of a block_nat model without a verifier."""
-    shape, size = one.shape, one.flags["block_size"]
-    found = _read(shape, one.source)
-    for start, cached in _prefixes(shape, one.trace):
-        pieces = _fill(shape, start, cached, size, one.source, size, None)
-        projection = pieces.pop("projection")
-        found += _count(decoder=sum(pieces.values()), projection=projection)
-    return found
+    shape, size = sentence.shape, sentence.flags["block_size"]
+    total = _read(shape, sentence.source)
+    for start, cached in _prefixes(shape, sentence.trace):
+        layers, projection = _fill(shape, start, cached, size, sentence.source, size, None)
+        total += _count(decoder=layers, projection=projection)
+    return total
 
 
-def searching(one: Decoded) -> Count:
+def searching(sentence: Decoded) -> Count:
     """Count a beam search by steps of z tokens, as this package does it.
 
     The first pass has one hypothesis, the others as many as the beam.
     """
-    shape, z = one.shape, one.shape.tokens_per_step
-    widths = (one.beam if t else 1 for t in range(len(one.trace)))
-    steps = (_pass(shape, z, z * t, one.source, width) for t, width in enumerate(widths))
-    return sum(steps, _read(shape, one.source))
+    shape, z = sentence.shape, sentence.shape.tokens_per_step
+    widths = (sentence.beam if t else 1 for t in range(len(sentence.trace)))
+    steps = (_pass(shape, z, z * t, sentence.source, width) for t, width in enumerate(widths))
+    return sum(steps, _read(shape, sentence.source))
 
 
 # ---- drafts -------------------------------------------------------------------------------------
@@ -188,21 +188,21 @@ def _fill(
     source: int,
     projected: int,
     words: int | None,
-) -> dict[str, float]:
-    """Count a pass of a block_nat model: the prefix's new tokens and the masks, by piece."""
+) -> tuple[float, float]:
+    """Count a pass of a block_nat model, layers and projection: new tokens and masks."""
     masks = max(size, drafter.block)
     return decoder_pass(drafter, start - cached + masks, start + masks, source, projected, words)
 
 
-def _proposed(one: Decoded, most: int) -> list[int]:
+def _proposed(sentence: Decoded, most: int) -> list[int]:
     """Return for each pass the number of drafted tokens before ``</s>`` or a tree cut the draft."""
-    size, adaptive = one.flags["block_size"], one.flags.get("adaptive_block")
-    block, found = size, []
-    for entry in one.trace:
+    size, adaptive = sentence.flags["block_size"], sentence.flags.get("adaptive_block")
+    block, proposed = size, []
+    for entry in sentence.trace:
         draft = entry["draft"]
         whole = min(most, block)
         cut = "num_nodes" in entry or (draft and draft[-1] == EOS)
-        found.append(whole if cut else len(draft))
+        proposed.append(whole if cut else len(draft))
         if adaptive and draft:
             block = min(size, entry["num_accepted"] + 2)
-    return found
+    return proposed

@@ -164,8 +164,8 @@ def decoder_pass(
     source: int,
     projected: float,
     words: int | None = None,
-) -> dict[str, float]:
-    """Return the operations of a decoder's pass by piece, as ``lab.measure.pieces`` names them.
+) -> tuple[float, float]:
+    """Return the operations of a decoder's layers in a pass, and of its projection.
 
     Args:
         shape: of the model.
@@ -176,18 +176,16 @@ def decoder_pass(
         words: the size of a shortlist of the vocabulary; None for all.
     """
     stack = shape.decoder
-    dim, layers = stack.dim, stack.layers
-    words = shape.vocabulary if words is None else words
-    resized = [
+    dim, words = stack.dim, shape.vocabulary if words is None else words
+    resized, cut = (
         product(tokens, a, b) if a != b else 0
         for a, b in ((shape.embedding, dim), (dim, shape.output))
-    ]
+    )
     copied = product(tokens, source, shape.embedding) if shape.soft_copy else 0
-    return {
-        "embedding": resized[0] + copied,
-        "self-attention": layers * (product(tokens, dim, 4 * dim) + attention(tokens, keys, dim)),
-        "cross-attention": layers
-        * (product(tokens, dim, 2 * dim) + attention(tokens, source, dim)),
-        "feed-forward": layers * 2 * product(tokens, dim, stack.inner),
-        "projection": resized[1] + product(projected, shape.output, words),
-    }
+    # Four maps of self-attention, two of cross-attention.
+    layer = product(tokens, dim, 6 * dim) + 2 * product(tokens, dim, stack.inner)
+    layer += attention(tokens, keys, dim) + attention(tokens, source, dim)
+    return (
+        resized + copied + stack.layers * layer,
+        cut + product(projected, shape.output, words),
+    )

@@ -60,8 +60,8 @@ def transformer_update(shape: Shape, source: int, target: int) -> Update:
     """
     z = shape.tokens_per_step
     tokens = -(-target // z) * z
-    pieces = decoder_pass(shape, tokens, tokens, source, tokens)
-    return _reading(shape, source) + _learn(sum(pieces.values()))
+    learning = sum(decoder_pass(shape, tokens, tokens, source, tokens))
+    return _reading(shape, source) + _learn(learning)
 
 
 def block_positions(target: int, size: int) -> float:
@@ -100,14 +100,14 @@ def drafter_update(
     scored = expected if scored is None else scored
     copied = product(target + prefixes * block, source, shape.embedding) if shape.soft_copy else 0
     learning = _blocks_pass(shape, source, target, prefixes, block, scored) - copied
-    found = _reading(shape, source, copied) + _learn(learning)
+    update = _reading(shape, source, copied) + _learn(learning)
     if glancing:
         guess = _blocks_pass(shape, source, target, prefixes, block, expected)
-        found += Update(source_keys(shape, source) + guess)
+        update += Update(source_keys(shape, source) + guess)
     if tries:
         tried = _blocks_pass(shape, source, target, tries, block, tries)
-        found += Update(encoder(shape, source) + source_keys(shape, source) + tried)
-    return found
+        update += Update(encoder(shape, source) + source_keys(shape, source) + tried)
+    return update
 
 
 def _blocks_pass(
@@ -115,10 +115,10 @@ def _blocks_pass(
 ) -> float:
     """Count a pass of a block_nat model over a target and its blocks; see ``drafter_update``."""
     tokens = target + prefixes * block
-    pieces = decoder_pass(shape, tokens, tokens, source, projected)
+    whole = sum(decoder_pass(shape, tokens, tokens, source, projected))
     # Only states of the blocks are resized for the vocabulary.
     cut = product(target, shape.decoder.dim, shape.output)
-    return sum(pieces.values()) - (cut if shape.decoder.dim != shape.output else 0)
+    return whole - (cut if shape.decoder.dim != shape.output else 0)
 
 
 def heads_update(
@@ -136,14 +136,14 @@ def heads_update(
     heads = shape.heads
     assert heads is not None
     base = encoder(shape, source) + source_keys(shape, source)
-    base += sum(decoder_pass(shape, target, target, source, 0).values())
-    found = Update(base) if frozen else _learn(base)
+    base += sum(decoder_pass(shape, target, target, source, 0))
+    update = Update(base) if frozen else _learn(base)
     asked = sum(heads.first or head > 0 for head in chosen)
     # A frozen base needs no gradient of its states or its projection.
     gradients = 1 if frozen else 2
     inner = heads.inner(target, asked)
     if heads.seen and heads.first and 0 in chosen:  # head 0 does not see what the others see
         inner = heads.inner(target, 1, sees=False) + heads.inner(target, asked - 1)
-    found += _learn(inner, gradients) + _learn(heads.outer(target, asked))
+    update += _learn(inner, gradients) + _learn(heads.outer(target, asked))
     scored = sum(max(target - head, 0) for head in chosen)
-    return found + _learn(product(scored, shape.output, shape.vocabulary), gradients)
+    return update + _learn(product(scored, shape.output, shape.vocabulary), gradients)

@@ -4,7 +4,7 @@ It reads a ChunkScorer's gathered weights, in any form, so that ``paradec passes
 without a clock inside it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from ...engine.encoder import LeanEncoder
 from ...engine.masks import attention_bias
 from ...engine.native.packing import NativeEncoder
 from ...errors import option_error
-from ..analysis import flops
 
 # The pieces, in the order of a pass.
 PIECES = (
@@ -57,13 +56,8 @@ def refuse_unknown(model: Any) -> None:
         raise option_error("--path", f"a {type(model).__name__}{problem}", "a plain Transformer")
 
 
-def _sizes(model: Any) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of a model's weights, by name."""
-    return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-
-
-class Counter:
-    """Counts what the pieces of a pass read; ``analysis.flops`` counts what they compute.
+class Pieces:
+    """What the pieces of a pass read and compute, by name.
 
     Args:
         states: the dtype of hidden states, norms, biases and embeddings.
@@ -71,50 +65,60 @@ class Counter:
 
     def __init__(self, states: torch.dtype) -> None:
         self.states = states
-        self.pieces: dict[str, dict[str, Any]] = {}
+        self.by_name: dict[str, dict[str, Any]] = {}
 
-    def _piece(self, name: str) -> dict[str, Any]:
+    def piece(self, name: str) -> dict[str, Any]:
+        """Return a piece; a new one reads and computes nothing."""
         blank = {"name": name, "weights": 0, "bytes": 0, "cache_bytes": 0, "flops": 0}
-        return self.pieces.setdefault(name, blank | {"dtype": NAMES[self.states]})
+        return self.by_name.setdefault(name, blank | {"dtype": NAMES[self.states]})
 
-    def product(self, name: str, modules: Sequence[Any], dtype: torch.dtype) -> None:
-        """Count linear modules."""
-        piece = self._piece(name)
-        piece["dtype"] = NAMES[dtype]
-        for module in modules:
-            count = module.weight.numel()
-            piece["weights"] += count
-            piece["bytes"] += count * dtype.itemsize
-            if module.bias is not None:
-                self.numbers(name, module.bias.numel())
-
-    def numbers(self, name: str, count: int) -> None:
-        """Count weights of no product."""
-        piece = self._piece(name)
-        piece["weights"] += count
-        piece["bytes"] += count * self.states.itemsize
-
-    def norm(self, name: str, module: Any) -> None:
-        """Count a layer norm, if there is one."""
-        if module is not None:
-            self.numbers(name, sum(p.numel() for p in module.parameters()))
-
-    def attention(self, name: str, batch: int, keys: int, width: int) -> None:
-        """Count reading keys and values.
+    def product(
+        self, name: str, linears: Sequence[Any], tokens: int, dtype: torch.dtype | None = None
+    ) -> None:
+        """Count linear modules.
 
         Args:
             name: of the piece.
-            batch: sentences.
+            linears: the modules.
+            tokens: that each is applied to.
+            dtype: of their weights; None for that of the first one.
+        """
+        dtype = linears[0].weight.dtype if dtype is None else dtype
+        self.piece(name)["dtype"] = NAMES[dtype]
+        for linear in linears:
+            self.matrix(name, linear.weight.numel(), tokens, dtype)
+            if linear.bias is not None:
+                self.numbers(name, linear.bias.numel())
+
+    def matrix(self, name: str, weights: int, tokens: int, dtype: torch.dtype) -> None:
+        """Count the weights of a linear map, and its products with tokens."""
+        piece = self.piece(name)
+        piece["weights"] += weights
+        piece["bytes"] += weights * dtype.itemsize
+        piece["flops"] += 2 * tokens * weights
+
+    def numbers(self, name: str, count: int) -> None:
+        """Count weights of no product."""
+        self.matrix(name, count, 0, self.states)
+
+    def norms(self, name: str, *modules: Any) -> None:
+        """Count layer norms; None is none."""
+        for module in filter(None, modules):
+            self.numbers(name, sum(p.numel() for p in module.parameters()))
+
+    def attention(self, name: str, queries: int, keys: int, width: int, batch: int) -> None:
+        """Count reading keys and values, and both products of attention.
+
+        Args:
+            name: of the piece.
+            queries: of all sentences.
             keys: of a sentence.
             width: of a key, all heads together.
+            batch: sentences.
         """
-        piece = self._piece(name)
+        piece = self.piece(name)
         piece["cache_bytes"] += 2 * batch * keys * width * self.states.itemsize
-
-    def computes(self, operations: Mapping[str, float]) -> None:
-        """Set the operations of pieces, by name."""
-        for name, count in operations.items():
-            self._piece(name)["flops"] = int(count)
+        piece["flops"] += 4 * queries * keys * width
 
 
 def decoder_pieces(
@@ -137,39 +141,35 @@ def decoder_pieces(
     """
     decoder, batch = scorer.decoder, scorer.cache.keys.size(1)
     kept = scorer.projection.linear.dtype
-    dim = decoder.layers[0].embed_dim
-    counter, rows = Counter(scorer.cache.keys.dtype), batch * width
+    dim, embedded = decoder.layers[0].embed_dim, decoder.embed_tokens.embedding_dim
+    pieces, rows = Pieces(scorer.cache.keys.dtype), batch * width
     # 1. The embedding, and its projection.
-    counter.numbers("embedding", rows * decoder.embed_tokens.embedding_dim)
+    pieces.numbers("embedding", rows * embedded)
     if decoder.embed_positions is not None:
-        counter.numbers("embedding", rows * dim)
+        pieces.numbers("embedding", rows * dim)
+    if getattr(decoder, "copy_sharpness", None) is not None:  # masks copy the source's embeddings
+        pieces.piece("embedding")["flops"] += 2 * rows * source * embedded
     if decoder.project_in_dim is not None:
-        states = decoder.project_in_dim.weight.dtype
-        counter.product("embedding", [decoder.project_in_dim], states)
-    counter.norm("embedding", decoder.layernorm_embedding)
+        pieces.product("embedding", [decoder.project_in_dim], rows)
+    pieces.norms("embedding", decoder.layernorm_embedding)
     # 2. Layers.
     for layer in decoder.layers:
         attention, cross = layer.self_attn, layer.encoder_attn
         four = [attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj]
-        counter.product("self-attention", four, kept)
-        counter.attention("self-attention", batch, seen, dim)
-        counter.product("cross-attention", [cross.q_proj, cross.out_proj], kept)
-        counter.attention("cross-attention", batch, source, dim)
-        counter.product("feed-forward", [layer.fc1, layer.fc2], kept)
-        norms = (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
-        for norm in norms:
-            counter.norm("norms", norm)
-    counter.norm("norms", decoder.layer_norm)
+        pieces.product("self-attention", four, rows, kept)
+        pieces.attention("self-attention", rows, seen, dim, batch)
+        pieces.product("cross-attention", [cross.q_proj, cross.out_proj], rows, kept)
+        pieces.attention("cross-attention", rows, source, dim, batch)
+        pieces.product("feed-forward", [layer.fc1, layer.fc2], rows, kept)
+        pieces.norms("norms", layer.self_attn_layer_norm, layer.encoder_attn_layer_norm)
+        pieces.norms("norms", layer.final_layer_norm)
+    pieces.norms("norms", decoder.layer_norm)
     # 3. The vocabulary.
     if decoder.project_out_dim is not None:
-        states = decoder.project_out_dim.weight.dtype
-        counter.product("projection", [decoder.project_out_dim], states)
-    counter.product("projection", [decoder.output_projection], kept)
-    counter.numbers("log-softmax and argmax", 0)
+        pieces.product("projection", [decoder.project_out_dim], rows)
     projected = rows if masks is None else batch * masks
-    shape = flops.read_shape(_sizes(scorer.model))
-    counter.computes(flops.decoder_pass(shape, rows, seen, source, projected))
-    return [counter.pieces[name] for name in PIECES]
+    pieces.product("projection", [decoder.output_projection], projected, kept)
+    return [pieces.piece(name) for name in PIECES]
 
 
 def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[dict[str, Any]]:
@@ -181,28 +181,22 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
         own_encoder: False: count the keys only, for a drafter on the verifier's encoder.
     """
     decoder, encoder = scorer.decoder, scorer.model.encoder
-    batch = scorer.cache.keys.size(1)
-    counter, shape = Counter(scorer.cache.keys.dtype), flops.read_shape(_sizes(scorer.model))
-    kept = scorer.projection.linear.dtype
+    batch, kept = scorer.cache.keys.size(1), scorer.projection.linear.dtype
+    pieces, tokens = Pieces(scorer.cache.keys.dtype), batch * source
     if own_encoder:
         dim = encoder.embed_tokens.embedding_dim
-        vectors = 1 + (encoder.embed_positions is not None)
-        counter.numbers("encoder", batch * source * dim * vectors)
-        counter.computes({"encoder": batch * flops.encoder(shape, source)})
+        pieces.numbers("encoder", tokens * dim * (1 + (encoder.embed_positions is not None)))
         own = any(isinstance(v, LeanEncoder | NativeEncoder) for v in vars(scorer).values())
         for layer in encoder.layers.children():
             linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
-            counter.product("encoder", linears, kept if own else linears[0].weight.dtype)
-            counter.attention("encoder", batch, source, dim)
-            counter.norm("encoder", layer.self_attn_layer_norm)
-            counter.norm("encoder", layer.final_layer_norm)
-        counter.norm("encoder", encoder.layernorm_embedding)
-        counter.norm("encoder", encoder.layer_norm)
+            pieces.product("encoder", linears, tokens, kept if own else None)
+            pieces.attention("encoder", tokens, source, dim, batch)
+            pieces.norms("encoder", layer.self_attn_layer_norm, layer.final_layer_norm)
+        pieces.norms("encoder", encoder.layernorm_embedding, encoder.layer_norm)
     crosses = [layer.encoder_attn for layer in decoder.layers]
     both = [linear for cross in crosses for linear in (cross.k_proj, cross.v_proj)]
-    counter.product("keys of the source", both, kept)
-    counter.computes({"keys of the source": batch * flops.source_keys(shape, source)})
-    return list(counter.pieces.values())
+    pieces.product("keys of the source", both, tokens, kept)
+    return [*pieces.by_name.values()]
 
 
 def heads_pieces(scorer: Any, heads: Any, drafts: Any) -> list[dict[str, Any]]:
@@ -213,23 +207,15 @@ def heads_pieces(scorer: Any, heads: Any, drafts: Any) -> list[dict[str, Any]]:
         heads: BlockHeads, all learned but the first.
         drafts: the Projection of their states.
     """
-    batch, count = scorer.cache.keys.size(1), heads.block_size - 1
-    counter, projection = Counter(scorer.cache.keys.dtype), scorer.decoder.output_projection
-    kept = drafts.linear.dtype
-    own = kept if scorer.native else scorer.cache.keys.dtype
-    counter.product("heads", [heads.inner], own)
-    counter.numbers("heads", heads.bias.numel())
-    outer = heads.outer.numel()
-    counter.pieces["heads"]["weights"] += outer
-    counter.pieces["heads"]["bytes"] += outer * own.itemsize
-    counter.product("projection", [projection], kept)
-    counter.computes(
-        {
-            "heads": 2 * batch * (heads.inner.weight.numel() + outer),
-            "projection": 2 * batch * count * projection.weight.numel(),
-        }
-    )
-    return list(counter.pieces.values())
+    batch, states = scorer.cache.keys.size(1), scorer.cache.keys.dtype
+    pieces, kept = Pieces(states), drafts.linear.dtype
+    own = kept if scorer.native else states
+    pieces.product("heads", [heads.inner], batch, own)
+    pieces.numbers("heads", heads.bias.numel())
+    pieces.matrix("heads", heads.outer.numel(), batch, own)
+    drafted = batch * (heads.block_size - 1)
+    pieces.product("projection", [scorer.decoder.output_projection], drafted, kept)
+    return [*pieces.by_name.values()]
 
 
 def piece_calls(scorer: Any, tokens: Tensor) -> dict[str, Call]:
