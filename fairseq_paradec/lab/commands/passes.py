@@ -48,7 +48,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables and write the file."""
-    from ..measure.passes.table import Settings, passes
+    from ..measure.passes.bench import PassSettings
+    from ..measure.passes.table import passes
 
     with arguments.quiet():
-        return passes(settings(Settings, args, engines=args.engines.split(",")))
+        return passes(settings(PassSettings, args, engines=args.engines.split(",")))

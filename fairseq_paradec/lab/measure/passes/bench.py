@@ -1,8 +1,11 @@
 """All passes, searches and products that are timed, in interleaved rounds."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +20,13 @@ from ....plugin.tasks import loading
 from ....row import Row
 from ....token_rules import TokenRules
 from ...analysis.pass_costs import LOOPED, PLAIN, dtype_of
+from ...settings import Timing
 from .. import CTRANSLATE2, machine
 from ..peers import translator
 from ..pieces import Call, decoder_pieces, encoder_pieces, heads_pieces, piece_calls, refuse_unknown
 from ..rounds import all_rounds
 from .cells import Cell, Search, Steps, pass_call, product_call
-from .models import DRAFTS, Pair, parse_engine
+from .models import DRAFTS, Pair, SizedModel, parse_engine
 
 NEW_TOKENS = 5  # of the prefix, in a drafter's pass
 SEARCH_TOKENS = 20  # that whole searches are forced to, without </s>
@@ -38,34 +42,46 @@ def drafting(engine: Engine) -> Engine:
     return replace(engine, dtype=DRAFTS) if engine.kind == NATIVE else engine
 
 
-class Plan(NamedTuple):
-    """What passes are made of."""
+@dataclass(frozen=True)
+class PassSettings(SizedModel, Timing):
+    """Of ``paradec passes``."""
 
+    chunks: Sequence[int]  # numbers of tokens in a pass
+    block_sizes: Sequence[int]  # numbers of masks in a drafter's pass
     batch: int  # sentences
-    source: int  # their length
-    cached: int  # target tokens in front of a chunk
-    chunks: list[int]  # lengths of chunks
-    blocks: list[int]  # numbers of masks in a drafter's pass
-    engines: list[str]  # names
-    peer: str | None  # a folder with the model as CTranslate2 reads it, or None
-    threads: int  # of CTranslate2
+    source_length: int  # tokens, with ``</s>``
+    cached: int  # tokens in front of a chunk
+    repetitions: int  # of a pass in a round
+    peers: bool  # whether CTranslate2 is measured, too
+    memory_mib: int  # of the large tensor
+    matrix: int  # rows and columns of the matrices for peaks
+    acceptance: Path | None  # a benchmark's JSON; None: no sentences are estimated
+    argv: Sequence[str]  # the words after ``paradec``
+    out: Path | None  # the JSON file to write; None: none
+    title: str | None  # of the document; None: made of the model's name
 
 
 class Bench:
-    """All that is timed, and the document that comes of it.
+    """All that is timed, and the part of the document that comes of it.
+
+    Args:
+        pair: the models.
+        settings: what is timed, and how often.
+        peer: a folder with the model as CTranslate2 reads it, or None.
 
     Raises:
         UsageError: an engine that is none, or a model of other pieces.
     """
 
-    def __init__(self, pair: Pair, plan: Plan, memory: int, matrix: int) -> None:
+    def __init__(self, pair: Pair, settings: PassSettings, peer: str | None) -> None:
         refuse_unknown(pair.model)
-        self.pair, self.plan = pair, plan
-        self.cells: list[Cell] = []
-        self.passes: list[tuple[dict[str, Any], Cell]] = []
-        self.searches: list[tuple[dict[str, str], Search | Steps]] = []
+        self.pair, self.settings = pair, settings
+        #: What is timed, by list of the document: its facts, and the cell.
+        self.timed: dict[str, list[tuple[dict[str, Any], Cell]]] = {
+            name: [] for name in ("bandwidth", "peak", "passes", "searches")
+        }
         self._make_batch()
-        engines = {name: parse_engine(name) for name in plan.engines}
+        engines = {name: parse_engine(name) for name in settings.engines}
         for name, engine in engines.items():
             self._add_engine(name, engine)
         for width, name in ((5, "fairseq beam 5"), (1, "fairseq greedy")):
@@ -76,29 +92,28 @@ class Bench:
             self._add_search("greedy", name, options)
             if engine.kind == NATIVE:  # its greedy search has no loop
                 self._add_search(LOOPED, name, options | {"decoding": "pgj", "block_size": 1})
-        self._add_peer()
-        self._add_machine(memory, matrix)
-        self.cells += [cell for _, cell in self.passes] + [cell for _, cell in self.searches]
+        if peer is not None:
+            self._add_peer(peer)
+        self._add_reading()
+        self._add_products()
 
     def _make_batch(self) -> None:
         """Make random sentences of one length, and random target tokens."""
-        plan, words = self.plan, self.pair.task.target_dictionary
+        settings, words = self.settings, self.pair.task.target_dictionary
+        batch, cached = settings.batch, settings.cached
         chance = torch.Generator().manual_seed(1)
 
         def tokens(count: int, size: int) -> Tensor:
-            return torch.randint(words.nspecial, size, (plan.batch, count), generator=chance)
+            return torch.randint(words.nspecial, size, (batch, count), generator=chance)
 
-        source = tokens(plan.source, len(self.pair.task.source_dictionary))
+        source = tokens(settings.source_length, len(self.pair.task.source_dictionary))
         source[:, -1] = words.eos()
-        lengths = torch.full((plan.batch,), plan.source)
-        start = torch.full((plan.batch, 1), words.eos())
-        inputs: dict[str, Any] = {
+        self.inputs: dict[str, Any] = {
             "src_tokens": source,
-            "src_lengths": lengths,
-            "prev_output_tokens": start,
+            "src_lengths": torch.full((batch,), settings.source_length),
+            "prev_output_tokens": torch.full((batch, 1), words.eos()),
         }
-        self.sample: dict[str, Any] = {"id": torch.arange(plan.batch), "net_input": inputs}
-        self.target = tokens(plan.cached + max(NEW_TOKENS + 1, *plan.chunks), len(words))
+        self.target = tokens(cached + max(NEW_TOKENS + 1, *settings.chunks), len(words))
         self.target[:, 0] = words.eos()
         self.rules = TokenRules(
             words.pad(),
@@ -111,29 +126,34 @@ class Bench:
             forced_len=0,
             device=torch.device("cpu"),
         )
-        self.rows = [Row(i, [], 10**6, tokens=[0] * plan.cached) for i in range(plan.batch)]
+        self.rows = [Row(i, [], 10**6, tokens=[0] * cached) for i in range(batch)]
 
     # ---- passes ------------------------------------------------------------------------------
 
+    def _add_pass(
+        self, part: str, engine: str, chunk: int | None, pieces: Any, whole: Call, **calls: Any
+    ) -> None:
+        """Add a pass; see ``Cell`` for ``calls``."""
+        head = {"part": part, "engine": engine, "chunk": chunk}
+        self.timed["passes"].append((head, Cell(whole, pieces=pieces, **calls)))
+
     def _add_engine(self, name: str, engine: Engine) -> None:
         """Add the passes of an engine."""
-        plan, scorer = self.plan, ChunkScorer(self.pair.model, engine)
-        prepare = self._context(scorer)
+        settings, scorer = self.settings, ChunkScorer(self.pair.model, engine)
+        encode = partial(scorer.encode, self.inputs)
+        prepare = self._behind(scorer, encode)
         prepare()
-
-        def encode() -> None:
-            scorer.encode(self.sample["net_input"])
-
-        counts = encoder_pieces(scorer, plan.source)
-        self._add("encoder", name, None, counts, Cell({"whole": encode}))
-        for width in plan.chunks:
-            tokens = self.target[:, plan.cached : plan.cached + width]
+        counts = encoder_pieces(scorer, settings.source_length)
+        self._add_pass("encoder", name, None, counts, encode)
+        for width in settings.chunks:
+            tokens = self.target[:, settings.cached : settings.cached + width]
             scorer.step(tokens)  # so that there is room in the cache, and in the causal mask
-            counts = decoder_pieces(scorer, plan.source, width, plan.cached + width)
+            seen = settings.cached + width
+            counts = decoder_pieces(scorer, settings.source_length, width, seen)
+            whole = pass_call(scorer, tokens, self.rules, self.rows)
             # A native pass is not made of pieces.
             calls = {} if scorer.native else piece_calls(scorer, tokens)
-            whole = pass_call(scorer, tokens, self.rules, self.rows)
-            self._add("decoder", name, width, counts, Cell({"whole": whole} | calls, prepare))
+            self._add_pass("decoder", name, width, counts, whole, prepare=prepare, alone=calls)
         if self.pair.drafter is not None:
             self._add_drafter(name, engine, scorer, prepare)
         if self.pair.token_drafter is not None:
@@ -141,83 +161,81 @@ class Bench:
         if self.pair.heads is not None:
             self._add_heads(name, scorer)
 
-    def _context(self, scorer: Any) -> Call:
-        """Return what puts a scorer behind ``cached`` tokens."""
+    def _behind(self, scorer: Any, *before: Call) -> Call:
+        """Return what puts a scorer that encodes behind ``cached`` tokens."""
 
         def prepare() -> None:
-            scorer.encode(self.sample["net_input"])
-            scorer.step(self.target[:, : self.plan.cached])
-            scorer.keep([self.plan.cached] * self.plan.batch)
+            for call in before:
+                call()
+            scorer.step(self.target[:, : self.settings.cached])
+            scorer.keep([self.settings.cached] * self.settings.batch)
 
         return prepare
 
-    def _beginning(self, draft: Any, scorer: Any, shared: bool) -> Call:
-        """Return what gives a drafter the encoded source, by the verifier's encoder if shared."""
+    def _add_encoder(
+        self, part: str, name: str, draft: Any, scorer: Any, shared: bool, encode: Call
+    ) -> Call:
+        """Add what gives a drafter the encoded source, and return it.
+
+        Args:
+            part: the drafter's name.
+            name: of the engine.
+            draft: the drafter.
+            scorer: the verifier.
+            shared: whether the verifier's encoder is the drafter's.
+            encode: lets the verifier encode.
+        """
 
         def begin() -> None:
             if shared:
                 draft.start(scorer.encoder_out)
             else:
-                draft.encode(self.sample["net_input"])
+                draft.encode(self.inputs)
 
+        encode()
+        begin()
+        counts = encoder_pieces(draft, self.settings.source_length, not shared)
+        self._add_pass(f"{part}'s encoder", name, None, counts, begin, prepare=encode)
         return begin
 
     def _add_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
         """Add the drafting passes of an engine, and what comes before them."""
-        plan, shared = self.plan, self.pair.drafter.shares_encoder
-        draft = BlockScorer(self.pair.drafter, drafting(engine))
+        settings, draft = self.settings, BlockScorer(self.pair.drafter, drafting(engine))
         rows = self.target[:, 1:].tolist()  # a drafter needs no start symbol
-        cached = [row[: plan.cached] for row in rows]
-        prefixes = [row[: plan.cached + NEW_TOKENS] for row in rows]
-        begin = self._beginning(draft, scorer, shared)
+        cached = [row[: settings.cached] for row in rows]
+        prefixes = [row[: settings.cached + NEW_TOKENS] for row in rows]
+        shared = self.pair.drafter.shares_encoder
+        begin = self._add_encoder("drafter", name, draft, scorer, shared, encode)
 
-        def prepare_for(masks: int) -> Call:
-            def prepare() -> None:
-                encode()
-                begin()
-                draft.fill(cached, masks)
+        def prepare(masks: int) -> None:
+            encode()
+            begin()
+            draft.fill(cached, masks)
 
-            return prepare
+        def fill(masks: int) -> Tensor:
+            draft.keep([settings.cached] * settings.batch)
+            states = draft.fill(prefixes, masks)
+            return draft.projection.draft(states, self.rules.at(self.rows)).tokens
 
-        def fill_for(masks: int) -> Call:
-            def fill() -> Tensor:
-                draft.keep([plan.cached] * plan.batch)
-                states = draft.fill(prefixes, masks)
-                return draft.projection.draft(states, self.rules.at(self.rows)).tokens
-
-            return fill
-
-        encode()
-        begin()
-        counts = encoder_pieces(draft, plan.source, not shared)
-        self._add("drafter's encoder", name, None, counts, Cell({"whole": begin}, encode))
-        for masks in plan.blocks:
+        for masks in settings.block_sizes:
             filled = self.pair.drafter.masks(masks)
-            seen = plan.cached + NEW_TOKENS + filled
+            seen = settings.cached + NEW_TOKENS + filled
             width = NEW_TOKENS + filled if draft.caches_prefix else seen
-            counts = decoder_pieces(draft, plan.source, width, seen, masks)
-            cell = Cell({"whole": fill_for(masks)}, prepare_for(masks))
-            self._add("drafter", name, masks, counts, cell)
+            counts = decoder_pieces(draft, settings.source_length, width, seen, masks)
+            whole, before = partial(fill, masks), partial(prepare, masks)
+            self._add_pass("drafter", name, masks, counts, whole, prepare=before)
 
     def _add_token_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
         """Add the pass of a drafter for one token, and what comes before."""
-        plan, draft = self.plan, ChunkScorer(self.pair.token_drafter, drafting(engine))
+        settings, draft = self.settings, ChunkScorer(self.pair.token_drafter, drafting(engine))
         shared = same_encoder(self.pair.model, self.pair.token_drafter)
-        begin = self._beginning(draft, scorer, shared)
-
-        def prepare() -> None:
-            encode()
-            begin()
-            draft.step(self.target[:, : plan.cached])
-            draft.keep([plan.cached] * plan.batch)
-
+        begin = self._add_encoder("token drafter", name, draft, scorer, shared, encode)
+        prepare = self._behind(draft, encode, begin)
         prepare()
-        counts = encoder_pieces(draft, plan.source, not shared)
-        self._add("token drafter's encoder", name, None, counts, Cell({"whole": begin}, encode))
-        tokens = self.target[:, plan.cached : plan.cached + 1]
-        counts = decoder_pieces(draft, plan.source, 1, plan.cached + 1)
+        counts = decoder_pieces(draft, settings.source_length, 1, settings.cached + 1)
+        tokens = self.target[:, settings.cached : settings.cached + 1]
         whole = pass_call(draft, tokens, self.rules, self.rows)
-        self._add("token drafter", name, 1, counts, Cell({"whole": whole}, prepare))
+        self._add_pass("token drafter", name, 1, counts, whole, prepare=prepare)
 
     def _add_heads(self, name: str, scorer: Any) -> None:
         """Add the heads of an engine: all of them at once, behind one state of each sentence."""
@@ -226,110 +244,91 @@ class Bench:
         words = self.pair.task.target_dictionary
         drafts = DraftProjection(self.pair.model, None, words, dtype)
         projection = drafts.part(scorer.projection, self.rules)
-        last = self.target[:, self.plan.cached : self.plan.cached + 1]
+        last = self.target[:, self.settings.cached : self.settings.cached + 1]
         states = scorer.step(last)[:, -1].clone()
         count = self.pair.heads.block_size - 1
 
         def draft() -> Tensor:
             following = scorer.embed(last[:, 0]) if heads.seen else None
-            found = heads(states, range(1, count + 1), following)
-            return projection.draft(found, self.rules.at(self.rows)).tokens
+            drafted = heads(states, range(1, count + 1), following)
+            return projection.draft(drafted, self.rules.at(self.rows)).tokens
 
         counts = heads_pieces(scorer, self.pair.heads, projection)
-        self._add("heads", name, count, counts, Cell({"whole": draft}))
+        self._add_pass("heads", name, count, counts, draft)
+
+    # ---- searches ------------------------------------------------------------------------------
 
     def _add_search(self, name: str, engine: str, options: dict[str, Any]) -> None:
         """Add a whole search; options are those of fairseq-generate."""
         pair = self.pair
         limits = {"min_len": SEARCH_TOKENS, "max_len_a": 0, "max_len_b": SEARCH_TOKENS}
         generator = loading.decoder(pair.task, [pair.model], **options | limits)
-        search = Search(pair.task, generator, pair.model, self.sample)
-        self.searches.append(({"name": name, "engine": engine}, search))
+        sample = {"id": torch.arange(self.settings.batch), "net_input": self.inputs}
+        search = Search(pair.task, generator, pair.model, sample)
+        self.timed["searches"].append(({"name": name, "engine": engine}, search))
 
-    def _add_peer(self) -> None:
+    def _add_peer(self, folder: str) -> None:
         """Add CTranslate2's steps, behind as many tokens as a pass has cached, on average."""
-        folder, words = self.plan.peer, self.pair.task.source_dictionary
-        if folder is None:
-            return
-        sources = [
-            [words[i] for i in row[:-1]] for row in self.sample["net_input"]["src_tokens"].tolist()
-        ]
+        words, settings = self.pair.task.source_dictionary, self.settings
+        sources = [[words[i] for i in row[:-1]] for row in self.inputs["src_tokens"].tolist()]
         for kind, engine in (("float32", CTRANSLATE2), ("int8", f"{CTRANSLATE2}-int8")):
-            loaded = translator(folder, kind, self.plan.threads)
-            steps = Steps(loaded, sources, 1, peer_tokens(self.plan.cached))
-            self.searches.append(({"name": "CTranslate2 greedy", "engine": engine}, steps))
-
-    def _add(
-        self, part: str, engine: str, chunk: int | None, counts: list[dict[str, Any]], cell: Cell
-    ) -> None:
-        head = {"part": part, "engine": engine, "chunk": chunk, "pieces": counts}
-        self.passes.append((head, cell))
+            loaded = translator(folder, kind, settings.threads)
+            steps = Steps(loaded, sources, 1, peer_tokens(settings.cached))
+            head = {"name": "CTranslate2 greedy", "engine": engine}
+            self.timed["searches"].append((head, steps))
 
     # ---- the machine ---------------------------------------------------------------------------
 
-    def _add_machine(self, memory: int, matrix: int) -> None:
-        """Add reading of tensors, and products of matrices."""
-        amounts = {"large": memory * machine.MIB}
-        for head, _ in self.passes:
+    def _add_reading(self) -> None:
+        """Add reading a large tensor, and as much as a decoder's pass reads in each dtype."""
+        amounts = {"large": self.settings.memory_mib * machine.MIB}
+        for head, cell in self.timed["passes"]:
             if head["part"] == "decoder":
-                read = sum(piece["bytes"] for piece in head["pieces"])
+                read = sum(piece["bytes"] for piece in cell.pieces)
                 amounts.setdefault(dtype_of(head["engine"]), read)
-        self.bandwidth: list[tuple[dict[str, Any], Cell]] = []
         for name, amount in amounts.items():
             tensor = torch.ones(-(-amount // 4))
-            cell = Cell({"whole": tensor.sum}, slow=name == "large")
-            self.bandwidth.append(({"name": name, "bytes": 4 * len(tensor)}, cell))
-        self.peak: list[tuple[dict[str, Any], Cell]] = []
-        kinds = [one for one in (NATIVE, TORCH) if any(one in name for name in self.plan.engines)]
-        dtypes = {PLAIN: None} | dict.fromkeys(map(dtype_of, self.plan.engines))
+            cell = Cell(tensor.sum, slow=name == "large")
+            self.timed["bandwidth"].append(({"name": name, "bytes": 4 * len(tensor)}, cell))
+
+    def _add_products(self) -> None:
+        """Add products of matrices, in the dtypes of the engines and of native drafters."""
+        engines, size = self.settings.engines, self.settings.matrix
+        kinds = [kind for kind in (NATIVE, TORCH) if any(kind in name for name in engines)]
+        dtypes = {PLAIN: None} | dict.fromkeys(map(dtype_of, engines))
         if NATIVE in kinds:
             dtypes[DRAFTS] = None
         for dtype, kind in product(dtypes, kinds):
-            call = product_call(kind, dtype, matrix)
+            call = product_call(kind, dtype, size)
             if call is not None:
-                head = {"engine": kind, "dtype": dtype, "flops": 2 * matrix**3}
-                self.peak.append((head, Cell({"whole": call}, slow=True)))
-        self.cells += [cell for _, cell in self.bandwidth + self.peak]
+                head = {"engine": kind, "dtype": dtype, "flops": 2 * size**3}
+                self.timed["peak"].append((head, Cell(call, slow=True)))
 
     # ---- rounds --------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def run(self, rounds: int, repetitions: int, busy: bool) -> float | None:
+    def run(self) -> float | None:
         """Time everything; return how many cores others used at most, None if not to be known.
 
         Raises:
             UsageError: the machine is busy.
         """
-        for cell in self.cells:  # untimed: what is built at a first call
+        settings = self.settings
+        cells = [cell for timed in self.timed.values() for _, cell in timed]
+        for cell in cells:  # untimed: what is built at a first call
             cell.run(1)
-        found, used = all_rounds(self.cells, [repetitions], rounds, busy, Cell.run, "cells")
-        for results in found:
-            for cell, (seconds,) in zip(self.cells, results, strict=True):
+        results, used = all_rounds(
+            cells, [settings.repetitions], settings.rounds, settings.busy, Cell.run, "cells"
+        )
+        for of_round in results:
+            for cell, (seconds,) in zip(cells, of_round, strict=True):
                 cell.keep(seconds)
         known = [cores for cores in used if cores is not None]
         return max(known) if known else None
 
     def report(self) -> dict[str, Any]:
         """Return what was measured, raw."""
-        passes = []
-        for head, cell in self.passes:
-            pieces = [
-                piece | ({"seconds": cell.rounds[piece["name"]]} if len(cell.rounds) > 1 else {})
-                for piece in head["pieces"]
-            ]
-            passes.append(head | {"seconds": cell.rounds["whole"], "pieces": pieces})
         return {
-            "bandwidth": [head | {"seconds": c.rounds["whole"]} for head, c in self.bandwidth],
-            "peak": [head | {"seconds": cell.rounds["whole"]} for head, cell in self.peak],
-            "passes": passes,
-            "searches": [
-                head
-                | {
-                    "passes": cell.passes,
-                    "seconds": cell.rounds["search"],
-                    "encoder_seconds": cell.rounds["encoder"],
-                }
-                | ({"loop_seconds": cell.rounds["loop"]} if "loop" in cell.rounds else {})
-                for head, cell in self.searches
-            ],
+            name: [head | cell.report() for head, cell in timed]
+            for name, timed in self.timed.items()
         }

@@ -30,29 +30,28 @@ class Cell:
     """Calls that are timed in turn, so that each finds the caches as the others leave them.
 
     Args:
-        calls: by name.
+        whole: the call whose time is the cell's.
         prepare: to be called before every round's repetitions.
         slow: one repetition in place of SLOW.
+        pieces: what the call reads and computes.
+        alone: by a piece's name, a call that runs it alone.
     """
 
     def __init__(
-        self, calls: Mapping[str, Call], prepare: Call | None = None, slow: bool = False
+        self,
+        whole: Call,
+        prepare: Call | None = None,
+        slow: bool = False,
+        pieces: Sequence[dict[str, Any]] = (),
+        alone: Mapping[str, Call] | None = None,
     ) -> None:
-        self.calls, self.prepare, self.slow = dict(calls), prepare, slow
+        self.calls = {"seconds": whole} | dict(alone or {})
+        self.prepare, self.slow, self.pieces = prepare, slow, pieces
         self.rounds: dict[str, list[list[float]]] = {}
 
     def once(self) -> dict[str, float]:
         """Run every call; return their seconds."""
-        seconds = {}
-        for name, call in self.calls.items():
-            begin = time.perf_counter()
-            call()
-            seconds[name] = time.perf_counter() - begin
-        return seconds
-
-    def repetitions(self, wanted: int) -> int:
-        """Return how often it is timed in a round."""
-        return -(-wanted // SLOW) if self.slow else wanted
+        return {name: seconds_of(call) for name, call in self.calls.items()}
 
     def run(self, wanted: int) -> dict[str, list[float]]:
         """Time one round; return the seconds of each call."""
@@ -60,66 +59,80 @@ class Cell:
             self.prepare()
         for _ in range(1 if self.slow else WARM_UP):
             self.once()
-        found = [self.once() for _ in range(self.repetitions(wanted))]
-        return {name: [round(one[name], 8) for one in found] for name in found[0]}
+        repetitions = -(-wanted // SLOW) if self.slow else wanted
+        timed = [self.once() for _ in range(repetitions)]
+        return {name: [round(seconds[name], 8) for seconds in timed] for name in timed[0]}
 
-    def keep(self, found: Mapping[str, list[float]]) -> None:
+    def keep(self, timed: Mapping[str, list[float]]) -> None:
         """Keep a round's seconds."""
-        for name, seconds in found.items():
+        for name, seconds in timed.items():
             self.rounds.setdefault(name, []).append(seconds)
+
+    def report(self) -> dict[str, Any]:
+        """Return the samples, as the document has them."""
+        samples: dict[str, Any] = {"seconds": self.rounds["seconds"]}
+        if self.pieces:
+            own = {name: {"seconds": rounds} for name, rounds in self.rounds.items()}
+            samples["pieces"] = [piece | own.get(piece["name"], {}) for piece in self.pieces]
+        return samples
 
 
 class Search(Cell):
     """A whole search, its encoder timed apart; of this package's also what passes leave out."""
 
     def __init__(self, task: Any, generator: Any, model: Any, sample: dict[str, Any]) -> None:
-        super().__init__({}, slow=True)
+        super().__init__(self._search, slow=True)
         self._own = hasattr(generator, "scorer")
         timed = (generator, OWN_PARTS) if self._own else (generator.search, STOCK_PARTS)
         self._clock = Clock(*timed)
         self._work = lambda: task.inference_step(generator, [model], sample)
         self.passes = 0
 
+    def _search(self) -> None:
+        self._clock.restart()
+        self.passes = self._work()[0][0]["steps"]
+
     def once(self) -> dict[str, float]:
         """Search; return the seconds of the encoder, of the rest, and of the rest's loop."""
-        self._clock.restart()
-        begin = time.perf_counter()
-        hypos = self._work()
-        whole = time.perf_counter() - begin
-        self.passes = hypos[0][0]["steps"]
+        whole = seconds_of(self._search)
         spent = self._clock.seconds
-        seconds = {"encoder": spent["encoder"], "search": whole - spent["encoder"]}
-        if self._own:
-            seconds["loop"] = seconds["search"] - spent["passes"]
-        return seconds
+        rest = whole - spent["encoder"]
+        seconds = {"seconds": rest, "encoder_seconds": spent["encoder"]}
+        return seconds | ({"loop_seconds": rest - spent["passes"]} if self._own else {})
+
+    def report(self) -> dict[str, Any]:
+        """Return the samples, as the document has them."""
+        return {"passes": self.passes, **self.rounds}
 
 
-class Steps(Cell):
+class Steps(Search):
     """CTranslate2's greedy search: outputs of two lengths, which differ by the steps' time."""
 
     def __init__(
         self, translator: Any, sources: Sequence[Sequence[str]], short: int, long: int
     ) -> None:
-        super().__init__({}, slow=True)
-        self.passes, self._short = long - short, short
-
         def translate(length: int) -> None:
             translator.translate_batch(
                 sources, beam_size=1, min_decoding_length=length, max_decoding_length=length
             )
 
-        self._calls = [partial(translate, length) for length in (short, long)]
+        Cell.__init__(self, partial(translate, long), slow=True)
+        self.passes, self._short = long - short, short
+        self._lengths = [partial(translate, length) for length in (short, long)]
 
     def once(self) -> dict[str, float]:
         """Search twice; return the seconds of the steps between, and of all but the steps."""
-        seconds = []
-        for call in self._calls:
-            begin = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - begin)
-        steps = max(0.0, seconds[1] - seconds[0])
-        rest = max(0.0, seconds[0] - self._short * steps / self.passes)
-        return {"encoder": rest, "search": steps}
+        short, long = map(seconds_of, self._lengths)
+        steps = max(0.0, long - short)
+        rest = max(0.0, short - self._short * steps / self.passes)
+        return {"seconds": steps, "encoder_seconds": rest}
+
+
+def seconds_of(call: Call) -> float:
+    """Return the seconds that a call takes."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
 
 
 def pass_call(scorer: Any, tokens: Tensor, rules: TokenRules, rows: Sequence[Row]) -> Call:
@@ -134,12 +147,12 @@ def product_call(engine: str, dtype: str, size: int) -> Call | None:
         linear = NativeMap(left, None, dtype) if dtype in FORMS else None
         return None if linear is None else lambda: linear(right)
     if dtype == "int8":
-        first, second = ((100 * one).to(torch.int8) for one in (left, right))
+        first, second = ((100 * matrix).to(torch.int8) for matrix in (left, right))
 
         def call() -> object:
             return torch._int_mm(first, second)
     else:
-        third, fourth = (one.to(DTYPES[dtype]) for one in (left, right))
+        third, fourth = (matrix.to(DTYPES[dtype]) for matrix in (left, right))
 
         def call() -> object:
             return third @ fourth

@@ -1,8 +1,7 @@
 """``paradec passes``: what a pass costs on this machine, and how far that is from the least."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,35 +10,15 @@ from ....errors import option_error
 from ...analysis.markdown import markdown
 from ...data import documents
 from ...data.documents import PASSES, VERSION, check
-from ...settings import Timing
 from .. import machine
 from ..peers import converted, converted_model
 from ..rounds import others_used
-from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, Plan, peer_tokens
+from .bench import NEW_TOKENS, SEARCH_TOKENS, Bench, PassSettings, peer_tokens
 from .estimate import read_acceptance
-from .models import DRAFTS, Pair, SizedModel, check_model, make_pair, sizes
+from .models import DRAFTS, Pair, check_model, make_pair, sizes
 
 
-@dataclass(frozen=True)
-class Settings(SizedModel, Timing):
-    """Of ``paradec passes``."""
-
-    chunks: Sequence[int]  # numbers of tokens in a pass
-    block_sizes: Sequence[int]  # numbers of masks in a drafter's pass
-    batch: int  # sentences
-    source_length: int  # tokens, with ``</s>``
-    cached: int  # tokens in front of a chunk
-    repetitions: int  # of a pass in a round
-    peers: bool  # whether CTranslate2 is measured, too
-    memory_mib: int  # of the large tensor
-    matrix: int  # rows and columns of the matrices for peaks
-    acceptance: Path | None  # a benchmark's JSON; None: no sentences are estimated
-    argv: Sequence[str]  # the words after ``paradec``
-    out: Path | None  # the JSON file to write; None: none
-    title: str | None  # of the document; None: made of the model's name
-
-
-def _check(args: Settings) -> None:
+def _check(args: PassSettings) -> None:
     """Refuse flags that do not go together, and files that are not there."""
     check_model(args)
     if args.out is not None and args.out.suffix != ".json":
@@ -48,7 +27,7 @@ def _check(args: Settings) -> None:
         raise option_error("--batch", args.batch, "1 with --acceptance: its passes are of batch 1")
 
 
-def _check_positions(args: Settings, pair: Pair) -> None:
+def _check_positions(args: PassSettings, pair: Pair) -> None:
     """Refuse passes beyond a model's positions."""
     source, target = pair.model.max_positions()
     longest = max(args.cached + max(args.chunks), SEARCH_TOKENS + 2)
@@ -66,7 +45,7 @@ def _check_positions(args: Settings, pair: Pair) -> None:
         )
 
 
-def passes(args: Settings) -> int:
+def passes(args: PassSettings) -> int:
     """Measure, print the tables and write the file; return the exit status."""
     _check(args)
     if args.out is not None:
@@ -77,36 +56,34 @@ def passes(args: Settings) -> int:
     torch.set_num_threads(args.threads)
     pair = make_pair(args, args.block_sizes[0])
     _check_positions(args, pair)
-    chunks, blocks = ([*dict.fromkeys(given)] for given in (args.chunks, args.block_sizes))
-    engines = [*dict.fromkeys(args.engines)]
+    each_once = {
+        name: [*dict.fromkeys(getattr(args, name))] for name in ("chunks", "block_sizes", "engines")
+    }
+    args = replace(args, **each_once)
     peer = None
     if args.peers:
         if args.path is not None and args.data is not None:
             peer = converted(args.path, args.data)
         else:
             peer = converted_model(pair.model, pair.task, pair.args)
-    plan = Plan(
-        args.batch, args.source_length, args.cached, chunks, blocks, engines, peer, args.threads
-    )
     with torch.inference_mode():
-        bench = Bench(pair, plan, args.memory_mib, args.matrix)
-        busy = bench.run(args.rounds, args.repetitions, args.busy)
+        bench = Bench(pair, args, peer)
+        busy = bench.run()
     named = args.drafter_path or "as block_nat_fast"
-    drafter = "none" if pair.drafter is None else named
     setting = {
         "model": args.name,
         "sizes": sizes(pair.model),
         "vocabulary": len(pair.task.target_dictionary),
-        "drafter": drafter,
+        "drafter": "none" if pair.drafter is None else named,
         "heads": 0 if pair.heads is None else pair.heads.block_size - 1,
         "drafter sizes": "none" if pair.drafter is None else sizes(pair.drafter),
         "token drafter": "none" if pair.token_drafter is None else sizes(pair.token_drafter),
-        "batch": plan.batch,
-        "source length": plan.source,
-        "cached": plan.cached,
-        "chunks": plan.chunks,
-        "block sizes": plan.blocks,
-        "engines": plan.engines,
+        "batch": args.batch,
+        "source length": args.source_length,
+        "cached": args.cached,
+        "chunks": args.chunks,
+        "block sizes": args.block_sizes,
+        "engines": args.engines,
         "rounds": args.rounds,
         "repetitions": args.repetitions,
         "threads": args.threads,
