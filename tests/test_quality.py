@@ -1,5 +1,6 @@
 """Quality of translations, summaries and images: by hand, by a slow bootstrap, by kind of data."""
 
+import functools
 import json
 import math
 import re
@@ -15,7 +16,6 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
 from fairseq_paradec.lab.analysis import by_length, quality
 from fairseq_paradec.lab.analysis.quality import ImageQuality, SummaryQuality, TranslationQuality
-from fairseq_paradec.lab.analysis.rouge import rouge
 from fairseq_paradec.lab.measure.text import plain_text, quality_of, text_language
 
 PAIR = Size(1, 2, 1)
@@ -111,11 +111,13 @@ MARKED = "a b sep c", "a sep b d"
     ],
 )
 def test_rouge_by_hand(pair, mark, kind, precision, recall):
-    found = rouge([pair[0]], [pair[1]], sentence_mark=mark)
-    assert ("ROUGE-Lsum" in found) == (mark is not None)
-    one, f1 = found[f"ROUGE-{kind}"], 2 * precision * recall / (precision + recall)
-    wanted = pytest.approx((100 * precision, 100 * recall, 100 * f1))
-    assert (one.precision, one.recall, one.f1) == wanted
+    lines = None if mark is None else functools.partial(quality.in_lines, mark=mark)
+    judge = SummaryQuality([pair[1]], resamples=2, lines=lines)
+    each = judge.each([pair[0]])
+    assert ("ROUGE-Lsum" in each) == ("ROUGE-Lsum" in judge.metrics) == (mark is not None)
+    f1 = 2 * precision * recall / (precision + recall)
+    wanted = pytest.approx([100 * precision, 100 * recall, 100 * f1])
+    assert each[f"ROUGE-{kind}"][:, 0].tolist() == wanted
 
 
 def test_the_commands(tmp_path, capsys):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sacrebleu.metrics import BLEU
 
-from .quality import by_sentences
+from .quality import SummaryQuality
 
 
 def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
@@ -20,18 +20,20 @@ def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
     return [ranked[low:high] for low, high in zip(cuts, cuts[1:], strict=False)]
 
 
-def rouge_l(texts: Sequence[str], references: Sequence[str], bins: list[list[int]]) -> list[float]:
+def rouge_l(
+    texts: Sequence[str], references: Sequence[str], bins: Sequence[Sequence[int]]
+) -> list[float]:
     """Return the mean F1 of ROUGE-L, in %, of each bin, as ``SummaryQuality`` computes it."""
-    from . import rouge  # takes a second to load
-
-    f1 = rouge.each(by_sentences(texts), by_sentences(references), rouge.WHOLE)["ROUGE-L"][2]
-    return [float(f1[one].mean()) for one in bins]
+    f1 = SummaryQuality(references).each(texts)["ROUGE-L"][2]
+    return [float(f1[list(chosen)].mean()) for chosen in bins]
 
 
-def bleu(texts: Sequence[str], references: Sequence[str], bins: list[list[int]]) -> list[float]:
+def bleu(
+    texts: Sequence[str], references: Sequence[str], bins: Sequence[Sequence[int]]
+) -> list[float]:
     """Return sacreBLEU's corpus BLEU of each bin."""
     metric = BLEU(force=True)  # no warning about translations without detokenisation
     return [
-        metric.corpus_score([texts[i] for i in one], [[references[i] for i in one]]).score
-        for one in bins
+        metric.corpus_score([texts[i] for i in chosen], [[references[i] for i in chosen]]).score
+        for chosen in bins
     ]

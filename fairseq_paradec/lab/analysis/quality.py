@@ -8,7 +8,7 @@ from sacreBLEU's statistics; the others are means over outputs.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -24,7 +24,25 @@ RESAMPLES, SEED = 1000, 12345
 # Ends of a summary's sentences in plain text; <q> is the mark in See et al.'s data.
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*<q>\s*")
 
+# Characters of words for rouge-score; it treats all others as spaces.
+COUNTED = re.compile("[a-z0-9]")
+
 Floats = npt.NDArray[np.float64]
+
+
+def by_sentences(text: str) -> str:
+    """Put each sentence of a summary on its own line, without the mark between them."""
+    return SENTENCE_END.sub("\n", text)
+
+
+def in_lines(text: str, mark: str) -> str:
+    """Put the sentences of a text on lines of their own.
+
+    Args:
+        text: tokens with spaces between them.
+        mark: the token between (or after) sentences, which is removed.
+    """
+    return " ".join("\n" if token == mark else token for token in text.split())
 
 
 class Quality(ABC):
@@ -51,12 +69,15 @@ class Quality(ABC):
             The difference of the scores and the ends of its 95% interval, by metric.
         """
         ours, theirs = self._measured(texts), self._measured(baseline)
-        found = {}
-        for name, (score, samples) in ours.items():
-            other, other_samples = theirs[name]
-            low, high = np.percentile(samples - other_samples, (2.5, 97.5)).tolist()
-            found[name] = (score - other, low, high)
-        return found
+        return {
+            name: (score - theirs[name][0], *_interval(samples - theirs[name][1]))
+            for name, (score, samples) in ours.items()
+        }
+
+    def intervals(self, texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+        """Return the ends of the 95% interval of each score of a system, by metric."""
+        measured = self._measured(texts)
+        return {name: _interval(samples) for name, (_, samples) in measured.items()}
 
     @abstractmethod
     def signatures(self) -> dict[str, str]:
@@ -94,7 +115,7 @@ class TranslationQuality(Quality):
         return {name: str(scorer.get_signature()) for name, scorer in self._scorers.items()}
 
     def _measure(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
-        found = {}
+        measured = {}
         for name, scorer in self._scorers.items():
             score = scorer.corpus_score(list(texts), [self.references]).score
             # Statistics that sacreBLEU sums over sentences (n-gram matches, lengths); its own
@@ -102,12 +123,21 @@ class TranslationQuality(Quality):
             each = np.array(scorer._extract_corpus_statistics(list(texts), [self.references]))
             sums = (self.counts @ each).tolist()
             samples = np.array([scorer._compute_score_from_stats(row).score for row in sums])
-            found[name] = score, samples
-        return found
+            measured[name] = score, samples
+        return measured
 
 
 class SummaryQuality(Quality):
-    """ROUGE-1, -2, -L and, by sentences, -Lsum: mean F1 over summaries, in % (Lin 2004).
+    """ROUGE of summaries: the mean F1 over summaries, in % (Lin 2004), by rouge-score.
+
+    ROUGE-1 and -2 are shared n-grams, ROUGE-L the longest common subsequence of whole texts,
+    ROUGE-Lsum the union of those with each sentence (section 3.2).
+
+    Args:
+        references: one per summary.
+        resamples: as in all kinds; the package's own bootstrap has no seed.
+        stemming: compare words by their Porter stems.
+        lines: puts each sentence of a text on a line; None: without ROUGE-Lsum.
 
     Raises:
         UsageError: no reference has a word that ROUGE counts.
@@ -116,13 +146,26 @@ class SummaryQuality(Quality):
     metrics = ("ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum")
     compared = "Detokenised text against raw references, a-z and 0-9 in lower case"
 
-    def __init__(self, references: Sequence[str], resamples: int = RESAMPLES) -> None:
-        from . import rouge  # takes a second to load
+    def __init__(
+        self,
+        references: Sequence[str],
+        resamples: int = RESAMPLES,
+        *,
+        stemming: bool = False,
+        lines: Callable[[str], str] | None = by_sentences,
+    ) -> None:
+        from rouge_score import rouge_scorer, tokenizers  # take a second to load
 
-        self._rouge = rouge
-        super().__init__(references, resamples)
-        if not any(map(rouge.is_counted, references)):
+        if not any(COUNTED.search(text.lower()) for text in references):
             raise option_error("references", "none", "texts with a to z or 0 to 9, for ROUGE")
+        self._lines = str if lines is None else lines
+        super().__init__([self._lines(text) for text in references], resamples)
+        self.metrics = self.metrics if lines else self.metrics[:-1]
+        names = [name.lower().replace("-", "").replace("rougel", "rougeL") for name in self.metrics]
+        # With an explicit tokeniser the package logs nothing.
+        tokenizer = tokenizers.DefaultTokenizer(stemming)
+        self._names = dict(zip(self.metrics, names, strict=True))
+        self._scorer = rouge_scorer.RougeScorer(names, tokenizer=tokenizer)
 
     def signatures(self) -> dict[str, str]:
         """Return package, version and options, by metric."""
@@ -130,10 +173,17 @@ class SummaryQuality(Quality):
         ends = {"ROUGE-Lsum": "|sentences end:.!? or <q>"}
         return {name: common + ends.get(name, "") for name in self.metrics}
 
+    def each(self, texts: Sequence[str]) -> dict[str, Floats]:
+        """Return precision, recall and F1 of each summary in %, 3 × summaries, by metric."""
+        pairs = zip(self.references, map(self._lines, texts), strict=True)
+        scores = [self._scorer.score(*pair) for pair in pairs]
+        return {
+            metric: 100 * np.array([score[name] for score in scores]).T
+            for metric, name in self._names.items()
+        }
+
     def _measure(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
-        ours, theirs = by_sentences(texts), by_sentences(self.references)
-        each = self._rouge.each(ours, theirs, self._rouge.BY_SENTENCES)
-        return {name: self._means(f1) for name, (_, _, f1) in each.items()}
+        return {name: self._means(f1) for name, (_, _, f1) in self.each(texts).items()}
 
 
 class ImageQuality(Quality):
@@ -175,18 +225,13 @@ class ImageQuality(Quality):
 
     def _images(self, what: str, texts: Sequence[str]) -> list[Pixels]:
         """Convert texts to images."""
-        found = []
+        images = []
         for number, text in enumerate(texts, start=1):
             try:
-                found.append(image([intensity(word) for word in text.split()], self.size))
+                images.append(image([intensity(word) for word in text.split()], self.size))
             except UsageError as error:
                 raise UsageError(f"{what} {number}: {error}") from None
-        return found
-
-
-def by_sentences(texts: Sequence[str]) -> list[str]:
-    """Put each sentence of summaries on its own line, without the mark between them."""
-    return [SENTENCE_END.sub("\n", text) for text in texts]
+        return images
 
 
 def intensity(word: str) -> int:
@@ -198,6 +243,12 @@ def intensity(word: str) -> int:
     if re.fullmatch("[0-9]{1,3}", word) is None:
         raise option_error("intensity", word[:20], f"0 to {PEAK}")
     return int(word)
+
+
+def _interval(samples: Floats) -> tuple[float, float]:
+    """Return the ends of the 95% interval of resampled scores."""
+    low, high = np.percentile(samples, (2.5, 97.5)).tolist()
+    return low, high
 
 
 def resampled(size: int, resamples: int = RESAMPLES) -> npt.NDArray[np.int64]:

@@ -5,6 +5,7 @@ and ROUGE of summaries.
 """
 
 import argparse
+import functools
 import math
 from collections.abc import Callable, Iterable
 from importlib import metadata
@@ -14,37 +15,46 @@ from typing import Any
 from ...cli import arguments
 from ...errors import UsageError, option_error
 from ..analysis import agreement, by_length, likelihood, ngrams
-from ..analysis.quality import RESAMPLES, SEED
+from ..analysis.quality import RESAMPLES, SEED, SummaryQuality, in_lines
 from ..data.table import Cells, Table, Value, column
 from .text_files import (
     REFERENCE,
     SCORED,
     SOURCE,
+    TRANSLATION,
+    each_once,
     named,
     read,
     same_number,
     scores,
     seconds_of,
     sentences,
-    translations,
 )
 
 OTEM_ORDERS = (2, 4)
 
 
-def system_texts(args: argparse.Namespace) -> tuple[dict[str, list[str]], list[str]]:
+def system_texts(
+    args: argparse.Namespace, flag: str = "REF"
+) -> tuple[dict[str, list[str]], list[str]]:
     """Read the translations of all systems, and the references.
 
     Returns:
-        The translations by name of file (see ``named``), and the references.
+        The translations by name of file (see ``named``), and the references; none without.
 
     Raises:
         UsageError: a file is named twice, or the numbers of sentences differ.
     """
-    texts = translations(args.hyp)
-    references = sentences("REF", args.ref, REFERENCE)
-    same_number({f"{args.ref} (REF)": references} | texts)  # one file may be both
+    texts = {path: sentences("HYP", path, TRANSLATION) for path in each_once("HYP", args.hyp)}
+    references = [] if args.ref is None else sentences(flag, args.ref, REFERENCE)
+    if args.ref is not None:  # which may be one of the systems, too
+        same_number({f"{args.ref} ({flag})": references} | texts)
     return named(texts), references
+
+
+def tokens(lines: Iterable[str]) -> list[list[str]]:
+    """Split sentences at spaces."""
+    return [line.split() for line in lines]
 
 
 def number_or_scores(flag: str, given: str) -> float | dict[int, list[float]]:
@@ -67,7 +77,8 @@ def pmi(args: argparse.Namespace) -> Table:
         if isinstance(model, dict) and isinstance(plain, dict):
             likelihood.check_same_targets(plain, model, (name, args.model))
         first, second = (
-            likelihood.perplexity(one) if isinstance(one, dict) else one for one in (model, plain)
+            likelihood.perplexity(given) if isinstance(given, dict) else given
+            for given in (model, plain)
         )
         rows.append(
             {
@@ -90,15 +101,14 @@ def pmi(args: argparse.Namespace) -> Table:
 def over_translation(args: argparse.Namespace) -> Table:
     """Measure each system's over-translation."""
     systems, references = system_texts(args)
-    wanted = [line.split() for line in references]
     rows: list[Cells] = []
-    for name, texts in {**systems, "(reference)": references}.items():
-        found = ngrams.over_translation([line.split() for line in texts], wanted)
+    for name, lines in {**systems, "(reference)": references}.items():
+        surplus = ngrams.over_translation(tokens(lines), tokens(references))
         row: Cells = {"system": name}
-        row |= {f"OTEM-{n}": round(100 * found.otem(n), 2) for n in OTEM_ORDERS}
-        row |= {f"{n}-grams": round(100 * rate, 2) for n, rate in enumerate(found.rates, start=1)}
-        row["length_penalty"] = round(found.length_penalty, 3)
-        row["repeated"] = round(100 * found.repeated, 2)
+        row |= {f"OTEM-{n}": round(100 * surplus.otem(n), 2) for n in OTEM_ORDERS}
+        row |= {f"{n}-grams": round(100 * rate, 2) for n, rate in enumerate(surplus.rates, start=1)}
+        row["length_penalty"] = round(surplus.length_penalty, 3)
+        row["repeated"] = round(100 * surplus.repeated, 2)
         rows.append(row)
     notes = [
         "In %, lower is better. n-grams: share of surplus ones (Yang et al. 2018): k - max(r, 1) "
@@ -111,21 +121,17 @@ def over_translation(args: argparse.Namespace) -> Table:
 
 def repetition(args: argparse.Namespace) -> Table:
     """Measure how often a token directly repeats."""
-    texts = translations(args.hyp)
-    if args.ref is not None:
-        references = sentences("--ref", args.ref, REFERENCE)
-        same_number({f"{args.ref} (--ref)": references} | texts)
-    systems = named(texts) | ({} if args.ref is None else {"(reference)": references})
+    systems, references = system_texts(args, "--ref")
     rows: list[Cells] = []
-    for name, lines in systems.items():
-        found = ngrams.repetition([line.split() for line in lines])
+    for name, lines in (systems | ({"(reference)": references} if references else {})).items():
+        repeated = ngrams.repetition(tokens(lines))
         rows.append(
             {
                 "system": name,
-                "tokens": found.tokens,
-                "repeated": found.repeated,
-                column("repeated_share", "% repeated", "%"): round(100 * found.rate, 2),
-                "sentences_with_one": found.sentences,
+                "tokens": repeated.tokens,
+                "repeated": repeated.repeated,
+                column("repeated_share", "% repeated", "%"): round(100 * repeated.rate, 2),
+                "sentences_with_one": repeated.sentences,
             }
         )
     notes = [
@@ -138,30 +144,31 @@ def repetition(args: argparse.Namespace) -> Table:
 
 def rouge(args: argparse.Namespace) -> Table:
     """Compute ROUGE of summaries."""
-    from ..analysis import rouge as scored  # the import takes a second
-
-    texts, mark = translations(args.hyp), args.sentence_mark
-    references = sentences("--ref", args.ref, REFERENCE)
-    same_number({f"{args.ref} (--ref)": references} | texts)
-    if mark is not None and not any(mark in line.split() for line in references):
+    mark = args.sentence_mark
+    systems, references = system_texts(args, "--ref")
+    if mark is not None and not any(mark in words for words in tokens(references)):
         raise option_error("--sentence-mark", mark, f"a token of {args.ref}, between spaces")
-    if not any(map(scored.is_counted, references)):
-        raise option_error("--ref", args.ref, "texts with a to z or 0 to 9; ROUGE counts no others")
+    lines = None if mark is None else functools.partial(in_lines, mark=mark)
+    try:
+        judge = SummaryQuality(references, stemming=args.stemming, lines=lines)
+    except UsageError as error:
+        raise UsageError(f"--ref {args.ref}: {error}") from error
     rows: list[Cells] = []
-    for name, lines in named(texts).items():
-        found = scored.rouge(lines, references, stemming=args.stemming, sentence_mark=mark)
-        rows += [
-            {
-                "system": name,
-                "measure": key,
-                column("F1", form=".2f"): Value(score.f1, score.low, score.high),
-                "precision": round(score.precision, 2),
-                "recall": round(score.recall, 2),
-            }
-            for key, score in found.items()
-        ]
+    for name, texts in systems.items():
+        intervals = judge.intervals(texts)
+        for metric, each in judge.each(texts).items():
+            precision, recall, f1 = (float(numbers.mean()) for numbers in each)
+            rows.append(
+                {
+                    "system": name,
+                    "measure": metric,
+                    column("F1", form=".2f"): Value(f1, *intervals[metric]),
+                    "precision": round(precision, 2),
+                    "recall": round(recall, 2),
+                }
+            )
     notes = rouge_notes(len(references), args.stemming, mark)
-    others = sum(map(scored.has_other_letters, references))
+    others = sum(any(c.isalpha() and not c.isascii() for c in line) for line in references)
     if others:
         notes.append(
             f"{others} of {len(references)} references have letters outside a to z, at which ROUGE "
@@ -189,35 +196,35 @@ def rouge_notes(count: int, stemming: bool, mark: str | None) -> list[str]:
 def ngram_precision(args: argparse.Namespace) -> Table:
     """Compare the precision of the two ends of translations."""
     systems, references = system_texts(args)
-    wanted = [line.split() for line in references]
-    chosen = [i for i, tokens in enumerate(wanted) if len(tokens) >= args.min_length]
+    words = tokens(references)
+    chosen = [i for i, line in enumerate(words) if len(line) >= args.min_length]
     if not chosen:
-        longest = max(map(len, wanted))
+        longest = max(map(len, words))
         raise option_error(
             "--min-length", args.min_length, f"no more than the longest reference, {longest} tokens"
         )
-    tokens = {name: [texts[i].split() for i in chosen] for name, texts in systems.items()}
-    names = list(systems)
-    ends = [{}, *({side: edge} for side in ("left", "right") for edge in args.edges)]
+    ours = {name: tokens(lines[i] for i in chosen) for name, lines in systems.items()}
+    wanted = [words[i] for i in chosen]
+    first, *others = systems
     rows: list[Cells] = []
-    for end in ends:
+    for end in [{}, *({side: edge} for side in ("left", "right") for edge in args.edges)]:
         row: Cells = {"tokens": " ".join(f"{side} {edge}" for side, edge in end.items()) or "all"}
         for n in args.n or (1, 4):
-            first = None
-            for name, ours in tokens.items():
-                value = ngrams.edge_precision(ours, [wanted[i] for i in chosen], n, **end)
-                key, words = f"{n}-grams_{name}", f"{n}-grams, {name}"
-                row[column(key, words, form=".1f")] = None if value is None else 100 * value
-                if name == names[0]:
-                    first = value
-                    continue
-                less = None if value is None or first is None else 100 * (value - first)
-                row[column(f"{key}_less_first", f"{words}: change", form="+.1f")] = less
+            rates = {
+                name: ngrams.edge_precision(lines, wanted, n, **end) for name, lines in ours.items()
+            }
+            for name, rate in rates.items():
+                key, head = f"{n}-grams_{name}", f"{n}-grams, {name}"
+                row[column(key, head, form=".1f")] = None if rate is None else 100 * rate
+                if name in others:
+                    known = rate is not None and rates[first] is not None
+                    change = column(f"{key}_less_first", f"{head}: change", form="+.1f")
+                    row[change] = 100 * (rate - rates[first]) if known else None
         rows.append(row)
     notes = [
         f"{len(chosen)} of {len(references)} sentences: references of {args.min_length} tokens or "
         "more. Clipped precision in % of the n-grams within the first (left) or last (right) "
-        f"tokens, against the whole reference; change: from {names[0]}."
+        f"tokens, against the whole reference; change: from {first}."
     ]
     return Table.of(rows, notes=notes)
 
@@ -234,26 +241,26 @@ def length_bins(args: argparse.Namespace) -> Table:
             "--stats", " ".join(args.stats), f"one file for each HYP: {len(systems)}"
         )
     lengths = [len(line.split()) for line in sources]
-    bins = by_length.equal_bins(lengths, args.bins)
-    bins.append(list(range(len(sources))))
+    bins = [*by_length.equal_bins(lengths, args.bins), range(len(sources))]
     metric, score = ("ROUGE-L", by_length.rouge_l) if args.rouge else ("BLEU", by_length.bleu)
     quality = {name: score(texts, references, bins) for name, texts in systems.items()}
     times = [seconds_of(path, len(sources)) for path in args.stats or ()]
     rows: list[Cells] = []
-    for place, one in enumerate(bins):
-        low, high = min(lengths[i] for i in one), max(lengths[i] for i in one)
-        name = str(low) if low == high else f"{low}-{high}"
-        name = "all" if place == args.bins else name
-        row: Cells = {"source_tokens": name, "sentences": len(one)}
+    for place, members in enumerate(bins):
+        low, high = min(lengths[i] for i in members), max(lengths[i] for i in members)
+        span = str(low) if low == high else f"{low}-{high}"
+        row: Cells = {
+            "source_tokens": "all" if place == args.bins else span,
+            "sentences": len(members),
+        }
         for name, values in quality.items():
             row[column(f"{metric}_{name}", f"{metric}, {name}")] = round(values[place], 2)
-        for name, seconds in zip(systems, times, strict=False):
-            row[column(f"ms_{name}", f"ms, {name}", "ms")] = round(
-                1000 * sum(seconds[i] for i in one) / len(one), 1
-            )
-        for name, seconds in list(zip(systems, times, strict=False))[1:]:
-            gain = sum(times[0][i] for i in one) / sum(seconds[i] for i in one)
-            row[column(f"speed_up_{name}", f"speed-up, {name}")] = round(gain, 2)
+        totals = [sum(seconds[i] for i in members) for seconds in times]
+        for name, total in zip(systems, totals, strict=False):
+            row[column(f"ms_{name}", f"ms, {name}", "ms")] = round(1000 * total / len(members), 1)
+        for name, total in [*zip(systems, totals, strict=False)][1:]:
+            gain = column(f"speed_up_{name}", f"speed-up, {name}")
+            row[gain] = round(totals[0] / total, 2)
         rows.append(row)
     notes = [
         "Sentences ranked by source tokens, in bins of the same number of sentences (zhang2020, "

@@ -108,15 +108,6 @@ def each_once(name: str, paths: Sequence[str]) -> Sequence[str]:
     return paths
 
 
-def translations(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Read the translations of all systems, by file.
-
-    Raises:
-        UsageError: a file is named twice, or cannot be read.
-    """
-    return {path: sentences("HYP", path, TRANSLATION) for path in each_once("HYP", paths)}
-
-
 def seconds_of(path: str, count: int) -> list[float]:
     """Read the time of each sentence, as ``--stats-file`` wrote it at ``--batch-size 1``.
 
