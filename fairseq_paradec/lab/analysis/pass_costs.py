@@ -10,7 +10,7 @@ Distance = measured time / floor.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,17 +64,55 @@ def dtype_of(engine: str) -> str:
 
 def floor(document: Fields, engine: str, pieces: Sequence[Fields]) -> Floor:
     """Return the floor of some pieces of a pass."""
-    (memory,) = (one for one in document["bandwidth"] if one["name"] == dtype_of(engine))
+    (memory,) = (read for read in document["bandwidth"] if read["name"] == dtype_of(engine))
     bandwidth = memory["bytes"] / middle(memory["seconds"])
     peaks: dict[str, float] = {}
-    for one in document["peak"]:
-        rate = one["flops"] / middle(one["seconds"])
-        peaks[one["dtype"]] = max(rate, peaks.get(one["dtype"], 0.0))
+    for product in document["peak"]:
+        rate = product["flops"] / middle(product["seconds"])
+        peaks[product["dtype"]] = max(rate, peaks.get(product["dtype"], 0.0))
     reading = sum(piece["bytes"] + piece["cache_bytes"] for piece in pieces) / bandwidth
     if any(piece["flops"] and piece["dtype"] not in peaks for piece in pieces):
         return Floor(reading, None)
     computing = sum(piece["flops"] / peaks[piece["dtype"]] for piece in pieces if piece["flops"])
     return Floor(reading, computing)
+
+
+class Pass(NamedTuple):
+    """A pass that was timed."""
+
+    part: str  # of the models: ``decoder``, ``drafter's encoder`` and so on
+    engine: str
+    chunk: int | None  # tokens, masks or heads; None of an encoder
+    times: Rounds
+    seconds: float  # the median
+    pieces: Sequence[Fields]
+    floor: Floor
+
+    @property
+    def name(self) -> str:
+        """For example ``decoder, 5 tokens``."""
+        if self.chunk is None:
+            return self.part
+        unit = "mask" if self.part == "drafter" else "token"
+        single = self.part in ("decoder", "token drafter") and self.chunk == 1
+        return f"{self.part}, {self.chunk} {unit}{'' if single else 's'}"
+
+
+def _passes(document: Fields, **wanted: Any) -> list[Pass]:
+    """Return the passes with some facts, such as an ``engine``."""
+    return [
+        Pass(
+            timed["part"],
+            timed["engine"],
+            timed["chunk"],
+            timed["seconds"],
+            middle(timed["seconds"]),
+            timed["pieces"],
+            floor(document, timed["engine"], timed["pieces"]),
+        )
+        for timed in document["passes"]
+        if all(timed[name] == fact for name, fact in wanted.items())
+    ]
 
 
 #: Columns of several tables; a median has the quartiles as its ends.
@@ -84,12 +122,10 @@ FLOOR = column("floor_ms", "floor, ms", "ms")
 
 def tables(document: Fields) -> list[Table]:
     """Return the tables of passes, made of their raw samples."""
-    engines = document["setting"]["engines"]
-    found = [_machine_table(document), _pass_table(document), _search_table(document)]
-    found += [t for t in (_piece_table(document, engine) for engine in engines) if t.rows]
-    if document["acceptance"] is not None:
-        found.append(_estimate_table(document))
-    return found
+    made = [_machine_table(document), _pass_table(document), _search_table(document)]
+    pieces = [_piece_table(document, engine) for engine in document["setting"]["engines"]]
+    made += [table for table in pieces if table.rows]
+    return made if document["acceptance"] is None else [*made, _estimate_table(document)]
 
 
 # ---- what was measured ----------------------------------------------------------------------
@@ -98,15 +134,16 @@ def tables(document: Fields) -> list[Table]:
 def _machine_table(document: Fields) -> Table:
     """The machine's peak bandwidth and compute."""
     rows: list[Cells] = []
-    for one in document["bandwidth"]:
-        what = "a large tensor" if one["name"] == "large" else f"a pass's weights, {one['name']}"
-        size = f"{one['bytes'] / MIB:.4g} MiB"
-        found = _rate(one, one["bytes"], "GB/s")
-        rows.append({"what": f"reading: {what}", "size": size, **found})
-    for one in document["peak"]:
-        by = f", {one['engine']}" if "engine" in one else ""
-        what, size = f"product of matrices: {one['dtype']}{by}", f"{one['flops'] / 1e9:.3g} GFLOP"
-        rows.append({"what": what, "size": size, **_rate(one, one["flops"], "GFLOP/s")})
+    for read in document["bandwidth"]:
+        name = read["name"]
+        what = "a large tensor" if name == "large" else f"a pass's weights, {name}"
+        rate = _rate(read, read["bytes"], "GB/s")
+        rows.append({"what": f"reading: {what}", "size": f"{read['bytes'] / MIB:.4g} MiB", **rate})
+    for product in document["peak"]:
+        by = f", {product['engine']}" if "engine" in product else ""
+        what, size = f"product of matrices: {product['dtype']}{by}", product["flops"]
+        rate = _rate(product, size, "GFLOP/s")
+        rows.append({"what": what, "size": f"{size / 1e9:.3g} GFLOP", **rate})
     notes = [
         "Reading: an fp32 tensor is summed, again and again. The second size and those after it "
         "are what a decoder's pass reads of weights: they may lie in a cache, and then a repeated "
@@ -115,41 +152,32 @@ def _machine_table(document: Fields) -> Table:
     return Table.of(rows, "The machine", notes)
 
 
-def _rate(one: Fields, amount: float, unit: str) -> Cells:
+def _rate(timed: Fields, amount: float, unit: str) -> Cells:
     """Return billions a second of an amount: the median, and the quartiles."""
-    fast, slow = quartiles(one["seconds"])
-    median, low, high = (amount / s / 1e9 for s in (middle(one["seconds"]), slow, fast))
+    fast, slow = quartiles(timed["seconds"])
+    median, low, high = (amount / s / 1e9 for s in (middle(timed["seconds"]), slow, fast))
     return {column("rate", "median", form=".1f"): Value(median, low, high), "unit": unit}
 
 
 def _pass_table(document: Fields) -> Table:
-    """Every pass with its floor and its distance."""
-    rows = []
-    kinds = list(dict.fromkeys((one["part"], one["chunk"]) for one in document["passes"]))
-    single = {
-        one["engine"]: middle(one["seconds"])
-        for one in document["passes"]
-        if (one["part"], one["chunk"]) == ("decoder", 1)
-    }
-    # Engines side by side.
-    for one in sorted(document["passes"], key=lambda one: kinds.index((one["part"], one["chunk"]))):
-        least = floor(document, one["engine"], one["pieces"])
-        read = sum(piece["bytes"] + piece["cache_bytes"] for piece in one["pieces"])
+    """Every pass with its floor and its distance, engines side by side."""
+    passes = _passes(document)
+    kinds = list(dict.fromkeys((timed.part, timed.chunk) for timed in passes))
+    single = {timed.engine: timed.seconds for timed in _passes(document, part="decoder", chunk=1)}
+    of_one_token = column("of_1_token", unit="x", form=".2f")
+    rows: list[Cells] = []
+    for timed in sorted(passes, key=lambda timed: kinds.index((timed.part, timed.chunk))):
+        read = sum(piece["bytes"] + piece["cache_bytes"] for piece in timed.pieces)
+        against = single.get(timed.engine, 0.0) if timed.part == "decoder" else 0.0
         rows.append(
             {
-                "pass": pass_name(one),
-                "engine": one["engine"],
-                "ms": _spread(one["seconds"]),
-                column("of_1_token", unit="x", form=".2f"): _times(
-                    middle(one["seconds"]), single.get(one["engine"], 0.0)
-                )
-                if one["part"] == "decoder"
-                else None,
+                "pass": timed.name,
+                "engine": timed.engine,
+                "ms": _spread(timed.times),
+                of_one_token: _times(timed.seconds, against),
                 "MiB_read": round(read / MIB, 2),
-                "MFLOP": round(sum(piece["flops"] for piece in one["pieces"]) / 1e6, 1),
-                FLOOR: _ms(least.seconds),
-                "floor_by": least.by,
-                DISTANCE: _times(middle(one["seconds"]), least.seconds),
+                "MFLOP": round(sum(piece["flops"] for piece in timed.pieces) / 1e6, 1),
+                **_floored(timed.seconds, timed.floor.seconds, by=timed.floor.by),
             }
         )
     notes = [
@@ -160,43 +188,32 @@ def _pass_table(document: Fields) -> Table:
         "position. A drafter's: new tokens and masks, and a token for every mask. Heads: from one "
         "state of each sentence to a token for every head.",
     ]
-    if any(one["part"] == "token drafter" for one in document["passes"]):
+    if any(timed.part == "token drafter" for timed in passes):
         notes.append("Token drafter: of assisted decoding; a pass for each token of a draft.")
-    if any(floor(document, p["engine"], p["pieces"]).computing is None for p in document["passes"]):
+    if any(timed.floor.computing is None for timed in passes):
         notes.append("Where a peak could not be measured, the floor is by reading alone.")
     return Table.of(rows, "Passes", notes)
-
-
-def pass_name(one: Fields) -> str:
-    """Name a pass, for example ``decoder, 5 tokens``."""
-    if one["part"] == "decoder":
-        return f"decoder, {one['chunk']} token{'s' if one['chunk'] > 1 else ''}"
-    if one["part"] == "drafter":
-        return f"drafter, {one['chunk']} masks"
-    if one["part"] == "token drafter":
-        return "token drafter, 1 token"
-    if one["part"] == "heads":
-        return f"heads, {one['chunk']} tokens"
-    return str(one["part"])
 
 
 def _piece_table(document: Fields, engine: str) -> Table:
     """A decoder's passes by piece, for one engine; no rows if pieces were not timed."""
     passes = [
-        one
-        for one in document["passes"]
-        if one["part"] == "decoder" and one["engine"] == engine and "seconds" in one["pieces"][0]
+        timed
+        for timed in _passes(document, part="decoder", engine=engine)
+        if "seconds" in timed.pieces[0]
     ]
-    names = [piece["name"] for piece in passes[0]["pieces"]] if passes else []
+    names = [piece["name"] for piece in passes[0].pieces] if passes else []
     rows: list[Cells] = [{"piece": name} for name in (*names, "other", "whole pass")]
-    for one in passes:
-        times = [middle(piece["seconds"]) for piece in one["pieces"]]
-        floors = [floor(document, engine, [piece]).seconds for piece in one["pieces"]]
-        whole = middle(one["seconds"])
+    for timed in passes:
+        chunk, whole = timed.chunk, timed.seconds
+        ms = column(f"chunk_{chunk}_ms", f"{chunk}: ms", "ms")
+        share = column(f"chunk_{chunk}_share", f"{chunk}: %", "%")
+        distance = column(f"chunk_{chunk}_distance", f"{chunk}: distance", "x", ".2f")
+        times = [middle(piece["seconds"]) for piece in timed.pieces]
+        floors = [floor(document, engine, [piece]).seconds for piece in timed.pieces]
         times += [whole - sum(times), whole]
-        floors += [0.0, floor(document, engine, one["pieces"]).seconds]
+        floors += [0.0, timed.floor.seconds]
         for row, seconds, least in zip(rows, times, floors, strict=True):
-            ms, share, distance = _piece_columns(one["chunk"])
             row[ms], row[share] = _ms(seconds), round(100 * seconds / whole, 1)
             row[distance] = _times(seconds, least if least > LEAST else 0.0)
     notes = [
@@ -211,59 +228,42 @@ def _piece_table(document: Fields, engine: str) -> Table:
     return Table.of(rows if passes else [], f"A decoder's pass by piece: {engine}", notes)
 
 
-def _piece_columns(chunk: int) -> tuple[Column, Column, Column]:
-    """Return the columns of a chunk in the table of pieces."""
-    return (
-        column(f"chunk_{chunk}_ms", f"{chunk}: ms", "ms"),
-        column(f"chunk_{chunk}_share", f"{chunk}: %", "%"),
-        column(f"chunk_{chunk}_distance", f"{chunk}: distance", "x", ".2f"),
-    )
-
-
 def _search_table(document: Fields) -> Table:
     """Whole searches, in milliseconds per token."""
-    rows = []
-    for one in document["searches"]:
-        each, engine = middle(one["seconds"]) / one["passes"], one.get("engine", PLAIN)
-        least = _one_token_floor(document, dtype_of(engine))
-        loop = middle(one["loop_seconds"]) / one["passes"] if "loop_seconds" in one else None
+    searches = document["searches"]
+    # The floor of a decoder's pass of 1 token, by dtype.
+    singles = reversed(_passes(document, part="decoder", chunk=1))
+    floors = {dtype_of(timed.engine): timed.floor.seconds for timed in singles}
+    rows: list[Cells] = []
+    for search in searches:
+        engine, passes = search.get("engine", PLAIN), search["passes"]
+        loop = middle(search["loop_seconds"]) / passes if "loop_seconds" in search else None
+        least = floors.get(dtype_of(engine))
+        each = middle(search["seconds"]) / passes
         rows.append(
             {
-                "decoder": one["name"],
+                "decoder": search["name"],
                 "engine": engine,
-                "ms_per_token": _spread(one["seconds"], one["passes"]),
+                "ms_per_token": _spread(search["seconds"], passes),
                 column("loop_ms", "loop, ms", "ms"): None if loop is None else _ms(loop),
-                column("floor_ms", "floor of a pass, ms", "ms"): None
-                if least is None
-                else _ms(least),
-                DISTANCE: None if least is None else _times(each, least),
-                column("encoder_ms", "encoder, ms", "ms"): _ms(middle(one["encoder_seconds"])),
+                **_floored(each, least, column("floor_ms", "floor of a pass, ms", "ms")),
+                column("encoder_ms", "encoder, ms", "ms"): _ms(middle(search["encoder_seconds"])),
             }
         )
-    tokens = document["searches"][0]["passes"] - 1
     notes = [
-        f"Whole searches, forced to {tokens} tokens and </s>; without the encoder, divided by "
-        "passes, which is one a token. Loop: the time outside encoder and passes. Floor: that of a "
-        "decoder's pass of 1 token in the dtype; a beam of 5 reads as much, and computes more."
+        f"Whole searches, forced to {searches[0]['passes'] - 1} tokens and </s>; without the "
+        "encoder, divided by passes, which is one a token. Loop: the time outside encoder and "
+        "passes. Floor: that of a decoder's pass of 1 token in the dtype; a beam of 5 reads as "
+        "much, and computes more."
     ]
-    if any(one["name"] == LOOPED for one in document["searches"]):
+    if any(search["name"] == LOOPED for search in searches):
         notes.append(f"{LOOPED}: in the loop of the drafting methods; native greedy has none.")
-    if any(one["name"].startswith("CTranslate2") for one in document["searches"]):
+    if any(search["name"].startswith("CTranslate2") for search in searches):
         notes.append(
             "CTranslate2's: the difference between outputs of two lengths, by the tokens between "
             "them, everything it does for a token; what is left counts as its encoder's."
         )
     return Table.of(rows, "Searches: milliseconds a token", notes)
-
-
-def _one_token_floor(document: Fields, dtype: str) -> float | None:
-    """Return the floor of a decoder's pass of 1 token in a dtype; None without such a pass."""
-    found = [
-        floor(document, one["engine"], one["pieces"]).seconds
-        for one in document["passes"]
-        if (one["part"], one["chunk"], dtype_of(one["engine"])) == ("decoder", 1, dtype)
-    ]
-    return found[0] if found else None
 
 
 # ---- an estimate ----------------------------------------------------------------------------
@@ -277,27 +277,24 @@ def loop_seconds(document: Fields, engine: str, drafts: bool = True) -> float | 
         engine: of the search.
         drafts: whether to take the loop of the drafting methods, or that of greedy search.
     """
-    found = [
-        one
-        for one in document["searches"]
-        if "loop_seconds" in one and one.get("engine", engine) == engine
+    searches = [
+        search
+        for search in document["searches"]
+        if "loop_seconds" in search and search.get("engine", engine) == engine
     ]
-    found.sort(key=lambda one: (one["name"] == LOOPED) != drafts)
-    return middle(found[0]["loop_seconds"]) / found[0]["passes"] if found else None
+    searches.sort(key=lambda search: (search["name"] == LOOPED) != drafts)
+    return middle(searches[0]["loop_seconds"]) / searches[0]["passes"] if searches else None
 
 
-def _between(document: Fields, part: str, engine: str, chunk: int) -> tuple[float | None, float]:
+def _between(document: Fields, part: str, engine: str, chunk: int) -> tuple[float, float] | None:
     """Return seconds and floor of a pass, interpolated; None outside the measured chunks."""
-    found = sorted(
-        (one for one in document["passes"] if (one["part"], one["engine"]) == (part, engine)),
-        key=lambda one: one["chunk"],
-    )
-    chunks = [one["chunk"] for one in found]
+    passes = sorted(_passes(document, part=part, engine=engine), key=lambda timed: timed.chunk or 0)
+    chunks = [timed.chunk or 0 for timed in passes]
     if not chunks or not chunks[0] <= chunk <= chunks[-1]:
-        return None, 0.0
-    seconds = np.interp(chunk, chunks, [middle(one["seconds"]) for one in found])
-    floors = [floor(document, engine, one["pieces"]).seconds for one in found]
-    return float(seconds), float(np.interp(chunk, chunks, floors))
+        return None
+    seconds = np.interp(chunk, chunks, [timed.seconds for timed in passes])
+    floors = np.interp(chunk, chunks, [timed.floor.seconds for timed in passes])
+    return float(seconds), float(floors)
 
 
 def sentence(document: Fields, engine: str, system: Fields) -> tuple[float, float] | None:
@@ -306,22 +303,20 @@ def sentence(document: Fields, engine: str, system: Fields) -> tuple[float, floa
     Returns:
         None where a pass was not measured.
     """
-    cycle, least = 0.0, 0.0
     passes = [("decoder", "encoder", system["chunk"], 1)]
     if system["masks"] is not None:
         passes.append(("drafter", "drafter's encoder", system["masks"], 1))
     if "steps" in system:
         passes.append(("token drafter", "token drafter's encoder", 1, system["steps"]))
-    for part, _, chunk, times in passes:
-        one, one_floor = _between(document, part, engine, chunk)
-        if one is None:
+    seconds = floors = cycle = least = 0.0
+    for part, encoder, chunk, times in passes:
+        of_pass = _between(document, part, engine, chunk)
+        if of_pass is None:
             return None
-        cycle, least = cycle + times * one, least + times * one_floor
+        cycle, least = cycle + times * of_pass[0], least + times * of_pass[1]
+        for timed in _passes(document, part=encoder, engine=engine):
+            seconds, floors = seconds + timed.seconds, floors + timed.floor.seconds
     cycle += loop_seconds(document, engine, system["chunk"] > 1) or 0.0
-    encoders = [encoder for _, encoder, _, _ in passes]
-    before = [p for p in document["passes"] if p["engine"] == engine and p["part"] in encoders]
-    seconds = sum(middle(p["seconds"]) for p in before)
-    floors = sum(floor(document, engine, p["pieces"]).seconds for p in before)
     return seconds + system["passes"] * cycle, floors + system["passes"] * least
 
 
@@ -329,31 +324,40 @@ def _estimate_table(document: Fields) -> Table:
     """Estimated seconds per sentence, with the acceptance of another pair of models."""
     given = document["acceptance"]
     baselines: dict[str, float] = {}
-    rows: list[Cells] = []
+    estimates: list[tuple[str, Fields, float, float | None]] = []
     missing = []
     for system in given["systems"]:
-        searches = [one for one in document["searches"] if one["name"] == system["search"]]
-        for one in searches:
-            each = middle(one["seconds"]) / one["passes"]
-            seconds = middle(one["encoder_seconds"]) + system["passes"] * each
-            baselines[system["search"]] = seconds
-            rows.append(_estimate_row("fairseq", system, seconds, None))
+        for search in document["searches"]:
+            if search["name"] == system["search"]:
+                each = middle(search["seconds"]) / search["passes"]
+                seconds = middle(search["encoder_seconds"]) + system["passes"] * each
+                baselines[system["search"]] = seconds
+                estimates.append(("fairseq", system, seconds, None))
     for engine in document["setting"]["engines"]:
         for system in given["systems"]:
             if system["search"]:
                 continue
-            found = sentence(document, engine, system)
-            if found is None:
+            estimate = sentence(document, engine, system)
+            if estimate is None:
                 missing.append(f"`{system['label']}` in {engine}: its passes were not measured")
             else:
-                rows.append(_estimate_row(engine, system, *found))
-    for row in rows:
-        for name, seconds in baselines.items():
-            key = f"speed_of_{name.replace(' ', '_')}"
-            least = row["ms_per_sentence"]
-            assert isinstance(least, float)
-            row[column(key, f"speed of {name}'s", "x", ".2f")] = _times(1000 * seconds, least)
-    looped = any(one["name"] == LOOPED for one in document["searches"])
+                estimates.append((engine, system, *estimate))
+    gains = {
+        name: column(f"speed_of_{name.replace(' ', '_')}", f"speed of {name}'s", "x", ".2f")
+        for name in baselines
+    }
+    rows: list[Cells] = [
+        {
+            "decoder": system["label"],
+            "engine": engine,
+            "passes_per_sentence": round(system["passes"], 2),
+            "ms_per_sentence": _ms(seconds),
+            **_floored(seconds, least),
+            **{gains[name]: _times(1000 * baselines[name], _ms(seconds)) for name in baselines},
+        }
+        for engine, system, seconds, least in estimates
+    ]
+    looped = any(search["name"] == LOOPED for search in document["searches"])
     notes = [
         f"An ESTIMATE, nothing here was decoded: passes per sentence are those of {given['file']} "
         "(another pair of models, or another run), times are this machine's. How much of a draft "
@@ -375,15 +379,17 @@ def _estimate_table(document: Fields) -> Table:
     return Table.of(rows, "Estimate: milliseconds a sentence", notes)
 
 
-def _estimate_row(engine: str, system: Fields, seconds: float, least: float | None) -> Cells:
-    return {
-        "decoder": system["label"],
-        "engine": engine,
-        "passes_per_sentence": round(system["passes"], 2),
-        "ms_per_sentence": _ms(seconds),
-        FLOOR: None if least is None else _ms(least),
-        DISTANCE: None if least is None else _times(seconds, least),
-    }
+# ---- cells ----------------------------------------------------------------------------------
+
+
+def _floored(
+    seconds: float, least: float | None, head: Column = FLOOR, by: str | None = None
+) -> Cells:
+    """Return a floor, what it is by, if that is said, and the distance from it."""
+    cells: Cells = {head: None if least is None else _ms(least)}
+    if by is not None:
+        cells["floor_by"] = by
+    return cells | {DISTANCE: None if least is None else _times(seconds, least)}
 
 
 def _ms(seconds: float) -> float:
@@ -393,8 +399,8 @@ def _ms(seconds: float) -> float:
 
 def _spread(seconds: Rounds, passes: int = 1) -> Value:
     """Return the milliseconds of a pass: the median, and the quartiles."""
-    median, low, high = (_ms(one / passes) for one in (middle(seconds), *quartiles(seconds)))
-    return Value(median, low, high)
+    times = (middle(seconds), *quartiles(seconds))
+    return Value(*(_ms(of_all / passes) for of_all in times))
 
 
 def _times(seconds: float, least: float) -> float | None:
