@@ -49,21 +49,23 @@ def count(records: Iterable[Mapping[str, Any]]) -> list[Position]:
     Returns:
         The positions of the longest draft; none without drafts.
     """
-    found: list[Position] = []
+    positions: list[Position] = []
     for record in records:
         for entry in record["trace"]:
-            _add(found, entry["draft"], entry["verifier"], entry["num_accepted"])
-    return found
+            _add(positions, entry["draft"], entry["verifier"], entry["num_accepted"])
+    return positions
 
 
-def _add(found: list[Position], draft: Sequence[str], verifier: Sequence[str], good: int) -> None:
+def _add(
+    positions: list[Position], draft: Sequence[str], verifier: Sequence[str], good: int
+) -> None:
     """Count a pass."""
     for i, (guess, answer) in enumerate(zip(draft, verifier, strict=False)):
         if guess == NO_GUESS:
             return
-        if i == len(found):
-            found.append(Position(i + 1))
-        here = found[i]
+        if i == len(positions):
+            positions.append(Position(i + 1))
+        here = positions[i]
         here.drafted += 1
         here.reached += good >= i
         here.accepted += good > i
@@ -77,22 +79,22 @@ SHARE = column("accepted_share", "% of drafted", "%")
 SHARE_IF_REACHED = column("accepted_share_if_reached", "% of these", "%")
 
 
-def rows(found: Sequence[Position]) -> list[Cells]:
+def rows(positions: Sequence[Position]) -> list[Cells]:
     """Return a table's rows, shares in %."""
-    table_rows = []
-    for one in found:
-        reached = one.rate_if_reached
-        row: Cells = {
-            "position": one.position,
-            "drafted": one.drafted,
-            "accepted": one.accepted,
+    return [
+        {
+            "position": here.position,
+            "drafted": here.drafted,
+            "accepted": here.accepted,
+            SHARE: round(100 * here.rate, 1),
+            "all_before_accepted": here.reached,
+            SHARE_IF_REACHED: None
+            if here.rate_if_reached is None
+            else round(100 * here.rate_if_reached, 1),
+            "rescued": here.rescued,
         }
-        row[SHARE] = round(100 * one.rate, 1)
-        row["all_before_accepted"] = one.reached
-        row[SHARE_IF_REACHED] = None if reached is None else round(100 * reached, 1)
-        row["rescued"] = one.rescued
-        table_rows.append(row)
-    return table_rows
+        for here in positions
+    ]
 
 
 NOTES = (
@@ -104,6 +106,6 @@ NOTES = (
 )
 
 
-def as_table(found: Sequence[Position]) -> Table:
+def as_table(positions: Sequence[Position]) -> Table:
     """Return the table; it has no rows without drafts."""
-    return Table.of(rows(found), "Acceptance by position in the draft", NOTES)
+    return Table.of(rows(positions), "Acceptance by position in the draft", NOTES)

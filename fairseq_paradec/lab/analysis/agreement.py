@@ -82,9 +82,9 @@ def contrastive_pairs(references: Sequence[str]) -> list[Pair]:
     pairs = []
     for number, line in enumerate(references):
         tokens = line.split()
-        found = find_verb(tokens)
-        if found is not None:
-            noun, verb = found
+        places = find_verb(tokens)
+        if places is not None:
+            noun, verb = places
             wrong = [*tokens[:verb], OTHER_NUMBER[tokens[verb]], *tokens[verb + 1 :]]
             pairs.append(Pair(number, " ".join(tokens), " ".join(wrong), verb - noun))
     return pairs

@@ -22,17 +22,17 @@ def table(runs: Mapping[str, Curves], notes: Sequence[str] = ()) -> Table:
         notes: of the table.
     """
     ends = [max(curves[TRAIN]) for curves in runs.values()]
-    found = []
+    rows = []
     for part in range(PARTS):
-        low, high = (min(ends) * one // PARTS for one in (part, part + 1))
+        low, high = (min(ends) * end // PARTS for end in (part, part + 1))
         means = {name: _mean(curves[TRAIN], low, high) for name, curves in runs.items()}
-        found.append(_row("training", f"{low + 1}-{high}", means))
+        rows.append(_row("training", f"{low + 1}-{high}", means))
     points = [curves.get(VALID, {}) for curves in runs.values()]
     if both := set(points[0]).intersection(*points[1:]):
         last = max(both)
-        losses = {name: one[last] for name, one in zip(runs, points, strict=True)}
-        found.append(_row("validation", str(last), losses))
-    return Table.of(found, notes=notes)
+        losses = {name: curve[last] for name, curve in zip(runs, points, strict=True)}
+        rows.append(_row("validation", str(last), losses))
+    return Table.of(rows, notes=notes)
 
 
 def _row(name: str, updates: str, losses: Mapping[str, float | None]) -> Cells:

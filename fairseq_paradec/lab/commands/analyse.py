@@ -35,16 +35,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
     ) -> Any:
         """Declare one; ``run`` returns a table, and possibly a text to print after it."""
         title = text[0].upper() + text[1:]
-        one = commands.add_parser(name, help=text, description=f"{title}.")
-        one.set_defaults(analysis=run, title=title, plugin=plugin)
+        parser = commands.add_parser(name, help=text, description=f"{title}.")
+        parser.set_defaults(analysis=run, title=title, plugin=plugin)
         if out:
-            one.add_argument(
+            parser.add_argument(
                 "--out",
                 type=Path,
                 metavar="FILE.json",
                 help="also write the table, for paradec report",
             )
-        return one.add_argument
+        return parser.add_argument
 
     for module in (analyse_texts, analyse_speed, analyse_flops, analyse_training):
         module.declare(command)

@@ -67,16 +67,14 @@ class Models:
         if step != shape.tokens_per_step or (method.beam and not _steps(record, step)):
             given = f"a model that writes {shape.tokens_per_step} tokens a step"
             raise option_error("--path", given, f"the one {made_by}, which does not")
-        found = Decoded(record, shape)
+        drafter: Shape | Heads | None = None
         if method.drafter in _KINDS:
-            found = found._replace(drafter=self._drafter(_KINDS[method.drafter], shape, made_by))
+            drafter = self._drafter(_KINDS[method.drafter], shape, made_by)
         if method.drafter == registry.HEADS:
-            found = found._replace(drafter=self._heads(shape, made_by))
-        if method.beam:
-            if self.beam is None:
-                raise option_error("--beam", None, f"the beam that {path} was made with")
-            found = found._replace(beam=self.beam)
-        return found
+            drafter = self._heads(shape, made_by)
+        if method.beam and self.beam is None:
+            raise option_error("--beam", None, f"the beam that {path} was made with")
+        return Decoded(record, shape, drafter, self.beam or 1)
 
     def _drafter(self, kind: str, base: Shape, made_by: str) -> Shape:
         """Return the shape of a drafter of a kind.
@@ -149,12 +147,12 @@ def decoding(args: argparse.Namespace) -> Table:
         total, plain, sentences, tokens, passes = Count(), Count(), 0, 0, 0
         method = ""
         for record in read_records(path):
-            one = models.decoded(record, path)
+            decoded = models.decoded(record, path)
             method, length = record["decoding"], len(record["output"])
             count = traits(method).flops
             assert count is not None  # ``decoded`` raises an error otherwise
-            total += count(one)
-            plain += greedy(one.shape, one.source, length)
+            total += count(decoded)
+            plain += greedy(decoded.shape, decoded.source, length)
             sentences, tokens = sentences + 1, tokens + length
             passes += record["decoder_passes"]
             oracle |= record["flags"].get("jacobi_length") == "oracle"
@@ -299,20 +297,20 @@ def updates(checkpoint: Checkpoint, path: str) -> Callable[[int, int], Update]:
 def training(args: argparse.Namespace) -> Table:
     """Count the FLOPs of training."""
     paths = each_once("CHECKPOINT", args.checkpoint)
-    found = {path: read_checkpoint("CHECKPOINT", path) for path in paths}
-    learning = {path: updates(one, path) for path, one in found.items()}
-    words = {path: one.shape.vocabulary for path, one in found.items() if one.shape is not None}
+    checkpoints = {path: read_checkpoint("CHECKPOINT", path) for path in paths}
+    learning = {path: updates(checkpoint, path) for path, checkpoint in checkpoints.items()}
+    words = {path: c.shape.vocabulary for path, c in checkpoints.items() if c.shape is not None}
     pairs = lengths(args.data, args.subset, words)
     sentences = sum(pairs.values())
     tokens = sum(target * count for (_, target), count in pairs.items())
-    names = {path: name for name, path in named({path: path for path in found}).items()}
+    names = {path: name for name, path in named({path: path for path in checkpoints}).items()}
     rows = []
     for path, update in learning.items():
         total = sum((update(*pair) * count for pair, count in pairs.items()), Update())
         rows.append(
             {
                 "checkpoint": names[path],
-                "architecture": str(found[path].model.get("arch") or found[path].kind),
+                "architecture": str(checkpoints[path].model.get("arch") or checkpoints[path].kind),
                 column("forward_MFLOP_per_token", "forward, MFLOP per token"): round(
                     total.forward / tokens / 1e6, 2
                 ),
@@ -330,7 +328,7 @@ def training(args: argparse.Namespace) -> Table:
         "passes where weights learn, less where they are frozen; no optimizer. A teacher and an "
         "initial model are not counted.",
     ]
-    if any(one.kind == BLOCK_NAT for one in found.values()):
+    if any(checkpoint.kind == BLOCK_NAT for checkpoint in checkpoints.values()):
         notes.append(
             "block_nat: the mean over all prefix lengths, if glancing reveals no token; an upper "
             "bound, because revealed tokens are not projected."
@@ -354,9 +352,12 @@ def declare(command: Callable[..., Any]) -> None:
         metavar="FILE",
         help=f"set speed beside FLOPs, of {MEASURED}; the traces are named like its decoders",
     )
-    for one, whose in (("--training-flops", "--path"), ("--drafter-training-flops", "the drafter")):
+    for flag, whose in (
+        ("--training-flops", "--path"),
+        ("--drafter-training-flops", "the drafter"),
+    ):
         add(
-            one,
+            flag,
             type=positive,
             default=0,
             metavar="F",

@@ -1,8 +1,7 @@
 """The analyses of benchmarks and traces, for ``paradec analyse``: speed-ups and acceptance."""
 
 import argparse
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,30 +17,28 @@ from ..analysis.benchmark_tables import (
     block_points,
 )
 from ..analysis.trace_records import read_sentence
-from ..data.documents import BENCHMARK, checked
+from ..data import documents
 from ..data.table import Cells, Table
-from .text_files import each_once, named, read
+from .text_files import each_once, named
 
 PICTURE = "FILE.{png,svg}"  # --plot, which ``analyse`` checks
 MEASURED = "what paradec benchmark wrote"
 TRACED = "what --trace-file wrote"
 
 
-def read_benchmark(path: str) -> dict[str, Any]:
+def read_benchmark(path: str) -> Mapping[str, Any]:
     """Read a benchmark, and check it.
 
     Raises:
         UsageError: the file is no benchmark, or contradicts itself.
     """
-    text = read("BENCHMARK", path)
     try:
-        document = json.loads(text)
-    except ValueError as error:
+        result = documents.read(Path(path))
+    except UsageError as error:
         raise option_error("BENCHMARK", path, f"{MEASURED} ({error})") from error
-    if not isinstance(document, dict) or document.get("schema") != BENCHMARK:
+    if result.kind != "benchmark":
         raise option_error("BENCHMARK", path, MEASURED)
-    checked(document, Path(path))
-    return document
+    return result.content
 
 
 def read_records(path: str) -> Iterator[Record]:
@@ -118,7 +115,7 @@ def speed_up(args: argparse.Namespace) -> Table:
     return _titled(table, document)
 
 
-def _titled(table: Table, document: dict[str, Any]) -> Table:
+def _titled(table: Table, document: Mapping[str, Any]) -> Table:
     """Return a table whose first note says what it is of."""
     return replace(table, notes=[f"{document['title']}: {table.title}.", *table.notes])
 

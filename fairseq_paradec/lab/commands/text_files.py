@@ -25,18 +25,18 @@ def printed(path: str, text: str, kind: str) -> dict[int, str]:
     Raises:
         UsageError: a number occurs twice.
     """
-    found: dict[int, str] = {}
+    lines: dict[int, str] = {}
     for line in text.split("\n"):
         match = PRINTED.match(line)
         if match is None or match[1] != kind:
             continue
         number = int(match[2])
-        if number in found:
+        if number in lines:
             raise UsageError(
                 f"{path}: got two lines {kind}-{number}; allowed: one run, without --nbest"
             )
-        found[number] = line.split("\t")[-1]
-    return dict(sorted(found.items()))
+        lines[number] = line.split("\t")[-1]
+    return dict(sorted(lines.items()))
 
 
 def sentences(flag: str, path: str, kinds: Sequence[str]) -> list[str]:
@@ -51,13 +51,13 @@ def sentences(flag: str, path: str, kinds: Sequence[str]) -> list[str]:
         return text.removesuffix("\n").split("\n")
     for kind in kinds:
         if kind in there:
-            found = printed(path, text, kind)
-            gaps = sorted(set(range(len(found))) - set(found))
+            lines = printed(path, text, kind)
+            gaps = sorted(set(range(len(lines))) - set(lines))
             if gaps:
                 raise UsageError(
                     f"{path}: got no line {kind}-{gaps[0]}; allowed: all sentences of a test set"
                 )
-            return list(found.values())
+            return list(lines.values())
     raise option_error(flag, path, f"fairseq-generate's output with lines {' or '.join(kinds)}-")
 
 
@@ -77,11 +77,11 @@ def scores(flag: str, path: str) -> dict[int, list[float]]:
     Raises:
         UsageError: it is another file.
     """
-    found = printed(path, read(flag, path), "P")
-    if not found:
+    lines = printed(path, read(flag, path), "P")
+    if not lines:
         raise option_error(flag, path, f"{SCORED}; this has no lines P-")
     values = {}
-    for number, text in found.items():
+    for number, text in lines.items():
         try:
             values[number] = [float(word) for word in text.split()]
         except ValueError as error:

@@ -240,15 +240,15 @@ def piece_calls(scorer: Any, tokens: Tensor) -> dict[str, Call]:
             cache.keys[index][place.where] = qkv[:, :, 1:]
             past = cache.keys[index][:, : place.end].permute(2, 0, 3, 1, 4)
             query = qkv[:, :, 0].transpose(1, 2)
-            found = F.scaled_dot_product_attention(query, past[0], past[1], attn_mask=bias)
-            layer.attention.out(found.transpose(1, 2).reshape(x.shape))
+            mixed = F.scaled_dot_product_attention(query, past[0], past[1], attn_mask=bias)
+            layer.attention.out(mixed.transpose(1, 2).reshape(x.shape))
 
     def cross_attention() -> None:
         for index, layer in layers:
             query = layer.source.query(x).view(batch, width, heads, size).transpose(1, 2)
             key, value = cache.source[index]
-            found = F.scaled_dot_product_attention(query, key, value)
-            layer.source.out(found.transpose(1, 2).reshape(x.shape))
+            mixed = F.scaled_dot_product_attention(query, key, value)
+            layer.source.out(mixed.transpose(1, 2).reshape(x.shape))
 
     def feed_forward() -> None:
         for _, layer in layers:

@@ -245,13 +245,13 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
         raise option_error("--path", path, "one checkpoint")
     heads, drafter, token_drafter = getattr(models[0], "block_heads", None), None, None
     if drafter_path is not None:
-        found = task.drafters.load(drafter_path, ANY, models)
-        if isinstance(found, BlockHeads):
-            heads = found
-        elif is_block_nat([found]):
-            drafter = found
+        helper = task.drafters.load(drafter_path, ANY, models)
+        if isinstance(helper, BlockHeads):
+            heads = helper
+        elif is_block_nat([helper]):
+            drafter = helper
         else:
-            token_drafter = found
+            token_drafter = helper
     return Pair(task, models[0], drafter, token_drafter, heads)
 
 
