@@ -167,7 +167,16 @@ def rouge(args: argparse.Namespace) -> Table:
                     "recall": round(recall, 2),
                 }
             )
-    notes = rouge_notes(len(references), args.stemming, mark)
+    union = f"; ROUGE-Lsum: sentence by sentence, where sentences end at {mark!r}" if mark else ""
+    notes = [
+        f"In %, each the mean over {len(references)} summaries; the interval is that of F1, of "
+        f"{RESAMPLES} resamples of the summaries (seed {SEED}). ROUGE-1, -2: words and pairs of "
+        "words in both; ROUGE-L: longest common subsequence of the whole texts" + union + ".",
+        f"By rouge-score {metadata.version('rouge-score')}, "
+        f"{'Porter stems' if args.stemming else 'no stems'}, in lower case; a word is a run of "
+        "a-z and 0-9. zhang2020, Table 6, has ROUGE-L and does not say by which program: 35.03 "
+        "(Gigaword) and 36.88 (CNN/DailyMail) for a Transformer with beam 4.",
+    ]
     others = sum(any(c.isalpha() and not c.isascii() for c in line) for line in references)
     if others:
         notes.append(
@@ -175,22 +184,6 @@ def rouge(args: argparse.Namespace) -> Table:
             "splits words: these scores mean little."
         )
     return Table.of(rows, notes=notes)
-
-
-def rouge_notes(count: int, stemming: bool, mark: str | None) -> list[str]:
-    """Return the notes of ``rouge``: the columns and their computation."""
-    union = ""
-    if mark is not None:
-        union = f"; ROUGE-Lsum: sentence by sentence, where sentences end at {mark!r}"
-    return [
-        f"In %, each the mean over {count} summaries; the interval is that of F1, of {RESAMPLES} "
-        f"resamples of the summaries (seed {SEED}). ROUGE-1, -2: words and pairs of words in both; "
-        f"ROUGE-L: longest common subsequence of the whole texts{union}.",
-        f"By rouge-score {metadata.version('rouge-score')}, "
-        f"{'Porter stems' if stemming else 'no stems'}, in lower case; a word is a run of a-z and "
-        "0-9. zhang2020, Table 6, has ROUGE-L and does not say by which program: 35.03 (Gigaword) "
-        "and 36.88 (CNN/DailyMail) for a Transformer with beam 4.",
-    ]
 
 
 def ngram_precision(args: argparse.Namespace) -> Table:
@@ -354,6 +347,7 @@ def contrastive_make(args: argparse.Namespace) -> Table:
 
 def declare(command: Callable[..., Any]) -> None:
     """Declare the subcommands; see ``analyse.declare``."""
+    number = arguments.whole_number
     add = command("pmi", pmi, "dependence between words that are predicted at once")
     add("model", metavar="MODEL", help=f"scores of the model: {SCORED}; or its perplexity")
     add(
@@ -364,12 +358,13 @@ def declare(command: Callable[..., Any]) -> None:
         "learned for as many epochs as MODEL",
     )
 
+    texts = {"nargs": "+", "metavar": "HYP", "help": "translations, a file of each system"}
     add = command("over-translation", over_translation, "surplus n-grams of translations (OTEM)")
-    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
+    add("hyp", **texts)
     add("ref", metavar="REF", help="references")
 
     add = command("repetition", repetition, "how often a token stands directly behind itself")
-    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
+    add("hyp", **texts)
     add("--ref", metavar="REF", help="references, whose own rate is shown too")
 
     add = command("rouge", rouge, "overlap of summaries and references (ROUGE)")
@@ -383,9 +378,8 @@ def declare(command: Callable[..., Any]) -> None:
     )
 
     add = command("ngram-precision", ngram_precision, "precision of the first and last tokens")
-    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
+    add("hyp", **texts)
     add("ref", metavar="REF", help="references")
-    number = arguments.whole_number
     add(
         "--n",
         type=number,
@@ -411,7 +405,7 @@ def declare(command: Callable[..., Any]) -> None:
     )
 
     add = command("length-bins", length_bins, "quality and time by length of the source")
-    add("hyp", nargs="+", metavar="HYP", help="translations, a file of each system")
+    add("hyp", **texts)
     add("ref", metavar="REF", help="references, for BLEU detokenised")
     add("src", metavar="SRC", help="sources")
     add("--bins", type=number, default=10, metavar="N", help="how many (default: 10)")
