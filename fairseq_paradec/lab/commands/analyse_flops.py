@@ -315,10 +315,10 @@ def training(args: argparse.Namespace) -> Table:
                     total.forward / tokens / 1e6, 2
                 ),
                 column("training_MFLOP_per_token", "training, MFLOP per token"): round(
-                    total.total() / tokens / 1e6, 2
+                    total.total / tokens / 1e6, 2
                 ),
                 "epochs": args.epochs,
-                _flop("FLOP"): args.epochs * total.total(),
+                _flop("FLOP"): args.epochs * total.total,
             }
         )
     notes = [
