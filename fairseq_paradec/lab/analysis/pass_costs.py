@@ -399,8 +399,8 @@ def _ms(seconds: float) -> float:
 
 def _spread(seconds: Rounds, passes: int = 1) -> Value:
     """Return the milliseconds of a pass: the median, and the quartiles."""
-    times = (middle(seconds), *quartiles(seconds))
-    return Value(*(_ms(of_all / passes) for of_all in times))
+    median, low, high = (_ms(of_all / passes) for of_all in (middle(seconds), *quartiles(seconds)))
+    return Value(median, low, high)
 
 
 def _times(seconds: float, least: float) -> float | None:

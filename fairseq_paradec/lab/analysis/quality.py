@@ -143,7 +143,7 @@ class SummaryQuality(Quality):
         UsageError: no reference has a word that ROUGE counts.
     """
 
-    metrics = ("ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum")
+    metrics: tuple[str, ...] = ("ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum")
     compared = "Detokenised text against raw references, a-z and 0-9 in lower case"
 
     def __init__(

@@ -168,21 +168,19 @@ def _with_baselines(document: Mapping[str, Any], by: str, against: str) -> list[
         beam = options.pop("beam", None)
         if beam is not None:
             families.setdefault(frozenset(options.items()), {})[beam] = system
-    labels = {
-        others: {beam: system["label"] for beam, system in family.items()}
-        for others, family in families.items()
-    }
     several = [
         (beam, family[beam])
         for family in families.values()
         if len(family) > 1
         for beam in sorted(family)
     ]
+    pairs: list[tuple[System, str]]
     if by == "batch-beam":
-        bases = next((own for own in labels.values() if against in own.values()), {})
-        pairs = [(system, bases.get(beam, system["label"])) for beam, system in several]
-        return [pair for pair in pairs if pair[0]["label"] != pair[1] and len(bases) > 1]
-    stock = labels.get(STOCK, {})
+        bases = [f for f in families.values() if against in [s["label"] for s in f.values()]]
+        beams = bases[0] if bases and len(bases[0]) > 1 else {}
+        pairs = [(system, beams[beam]["label"]) for beam, system in several if beam in beams]
+        return [pair for pair in pairs if pair[0]["label"] != pair[1]]
+    stock = {beam: system["label"] for beam, system in families.get(STOCK, {}).items()}
     pairs = [(system, stock.get(beam, against)) for beam, system in several]
     # Every benchmark has fairseq's own search with two beams.
     return pairs if any(system["label"] not in stock.values() for system, _ in pairs) else []

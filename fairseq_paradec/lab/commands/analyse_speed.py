@@ -72,8 +72,8 @@ def blocks(args: argparse.Namespace) -> Table:
             f"{setting['threads'][0]} thread(s), {setting['timed sentences']} sentences."
         )
     rows: list[Cells] = [
-        ({"benchmark": title} if len(points) > 1 else {})
-        | {
+        {
+            **({"benchmark": title} if len(points) > 1 else {}),
             "decoder": point.name,
             "label": point.label,
             "mean_accepted_block": round(point.block, 2),
@@ -145,7 +145,7 @@ def acceptance(args: argparse.Namespace) -> Table:
 
         draw_acceptance(by_name, args.plot)
     rows: list[Cells] = [
-        ({"trace": name} if len(by_name) > 1 else {}) | row
+        {**({"trace": name} if len(by_name) > 1 else {}), **row}
         for name, positions in by_name.items()
         for row in acceptance_by_position.rows(positions)
     ]

@@ -210,9 +210,10 @@ def ngram_precision(args: argparse.Namespace) -> Table:
                 key, head = f"{n}-grams_{name}", f"{n}-grams, {name}"
                 row[column(key, head, form=".1f")] = None if rate is None else 100 * rate
                 if name in others:
-                    known = rate is not None and rates[first] is not None
+                    base = rates[first]
                     change = column(f"{key}_less_first", f"{head}: change", form="+.1f")
-                    row[change] = 100 * (rate - rates[first]) if known else None
+                    less = None if rate is None or base is None else 100 * (rate - base)
+                    row[change] = less
         rows.append(row)
     notes = [
         f"{len(chosen)} of {len(references)} sentences: references of {args.min_length} tokens or "

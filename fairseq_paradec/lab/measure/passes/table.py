@@ -56,10 +56,12 @@ def passes(args: PassSettings) -> int:
     torch.set_num_threads(args.threads)
     pair = make_pair(args, args.block_sizes[0])
     _check_positions(args, pair)
-    each_once = {
-        name: [*dict.fromkeys(getattr(args, name))] for name in ("chunks", "block_sizes", "engines")
-    }
-    args = replace(args, **each_once)
+    args = replace(
+        args,
+        chunks=[*dict.fromkeys(args.chunks)],
+        block_sizes=[*dict.fromkeys(args.block_sizes)],
+        engines=[*dict.fromkeys(args.engines)],
+    )
     peer = None
     if args.peers:
         if args.path is not None and args.data is not None:
