@@ -9,7 +9,7 @@ from support.benchmarks import benchmark
 from support.commands import DEMO, fairseq, succeed
 from support.tables import refused, run, table, write
 
-from fairseq_paradec.lab.analysis import by_length, likelihood, ngrams
+from fairseq_paradec.lab.analysis import likelihood, ngrams, quality
 from fairseq_paradec.lab.analysis.agreement import Pair, contrastive_pairs
 from fairseq_paradec.lab.analysis.benchmark_tables import (
     BEAM,
@@ -72,10 +72,10 @@ def test_precision_of_ends_by_hand():
 
 
 def test_bins_have_equal_counts_in_order():
-    assert by_length.equal_bins([3, 1, 2, 1, 9], 2) == [[1, 3], [2, 0, 4]]
+    assert quality.equal_bins([3, 1, 2, 1, 9], 2) == [[1, 3], [2, 0, 4]]
     lengths = [len(one) for one in CORPUS]
     for count in (1, 4, 7, len(CORPUS)):
-        bins = by_length.equal_bins(lengths, count)
+        bins = quality.equal_bins(lengths, count)
         assert sorted(i for one in bins for i in one) == list(range(len(CORPUS)))
         assert {len(one) - len(CORPUS) // count for one in bins} <= {0, 1}
         ranked = [lengths[i] for one in bins for i in one]

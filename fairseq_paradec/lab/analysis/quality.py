@@ -28,6 +28,8 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*<q>\s*")
 COUNTED = re.compile("[a-z0-9]")
 
 Floats = npt.NDArray[np.float64]
+#: How often each output is in each sample: samples × outputs.
+Counts = npt.NDArray[np.int64]
 
 
 def by_sentences(text: str) -> str:
@@ -53,12 +55,13 @@ class Quality(ABC):
 
     def __init__(self, references: Sequence[str], resamples: int = RESAMPLES) -> None:
         self.references = list(references)
-        self.counts = resampled(len(references), resamples)
-        self._known: dict[tuple[str, ...], dict[str, tuple[float, Floats]]] = {}
+        whole = np.ones((1, len(references)), dtype=np.int64)
+        self._counts = np.concatenate([whole, resampled(len(references), resamples)])
+        self._known: dict[tuple[str, ...], dict[str, Floats]] = {}
 
     def scores(self, texts: Sequence[str]) -> dict[str, float]:
         """Return the scores of a system, by metric."""
-        return {name: score for name, (score, _) in self._measured(texts).items()}
+        return {name: float(values[0]) for name, values in self._measured(texts).items()}
 
     def differences(
         self, texts: Sequence[str], baseline: Sequence[str]
@@ -68,35 +71,35 @@ class Quality(ABC):
         Returns:
             The difference of the scores and the ends of its 95% interval, by metric.
         """
-        ours, theirs = self._measured(texts), self._measured(baseline)
+        theirs = self._measured(baseline)
         return {
-            name: (score - theirs[name][0], *_interval(samples - theirs[name][1]))
-            for name, (score, samples) in ours.items()
+            name: _with_interval(values - theirs[name])
+            for name, values in self._measured(texts).items()
         }
 
-    def intervals(self, texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-        """Return the ends of the 95% interval of each score of a system, by metric."""
-        measured = self._measured(texts)
-        return {name: _interval(samples) for name, (_, samples) in measured.items()}
+    def intervals(self, texts: Sequence[str]) -> dict[str, tuple[float, float, float]]:
+        """Return the scores of a system and the ends of their 95% intervals, by metric."""
+        return {name: _with_interval(values) for name, values in self._measured(texts).items()}
 
     @abstractmethod
     def signatures(self) -> dict[str, str]:
         """Return the computation of each metric, by metric; call it after scoring."""
 
     @abstractmethod
-    def _measure(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
-        """Return the score of all outputs and of each resample, by metric."""
+    def of_samples(self, texts: Sequence[str], counts: Counts) -> dict[str, Floats]:
+        """Return the score of each sample of a system's outputs, by metric.
 
-    def _measured(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
-        """Return ``_measure``, cached: a baseline is compared with often."""
+        Args:
+            texts: the outputs.
+            counts: how often each is in each sample: samples × outputs.
+        """
+
+    def _measured(self, texts: Sequence[str]) -> dict[str, Floats]:
+        """Return the score of all outputs, then of each resample; a baseline's is kept."""
         key = tuple(texts)
         if key not in self._known:
-            self._known[key] = self._measure(texts)
+            self._known[key] = self.of_samples(texts, self._counts)
         return self._known[key]
-
-    def _means(self, each: Floats) -> tuple[float, Floats]:
-        """Return the mean over outputs, and the mean of each resample."""
-        return float(each.mean()), self.counts @ each / len(each)
 
 
 class TranslationQuality(Quality):
@@ -114,16 +117,16 @@ class TranslationQuality(Quality):
         """Return sacreBLEU's signatures, by metric; call it after scoring."""
         return {name: str(scorer.get_signature()) for name, scorer in self._scorers.items()}
 
-    def _measure(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
+    def of_samples(self, texts: Sequence[str], counts: Counts) -> dict[str, Floats]:
+        """See ``Quality``."""
         measured = {}
         for name, scorer in self._scorers.items():
-            score = scorer.corpus_score(list(texts), [self.references]).score
             # Statistics that sacreBLEU sums over sentences (n-gram matches, lengths); its own
             # significance tests use these two methods in the same way.
             each = np.array(scorer._extract_corpus_statistics(list(texts), [self.references]))
-            sums = (self.counts @ each).tolist()
-            samples = np.array([scorer._compute_score_from_stats(row).score for row in sums])
-            measured[name] = score, samples
+            sums = (counts @ each).tolist()
+            scores = [scorer._compute_score_from_stats(row).score for row in sums]
+            measured[name] = np.array(scores)
         return measured
 
 
@@ -182,8 +185,9 @@ class SummaryQuality(Quality):
             for metric, name in self._names.items()
         }
 
-    def _measure(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
-        return {name: self._means(f1) for name, (_, _, f1) in self.each(texts).items()}
+    def of_samples(self, texts: Sequence[str], counts: Counts) -> dict[str, Floats]:
+        """See ``Quality``."""
+        return {name: _means(f1, counts) for name, (_, _, f1) in self.each(texts).items()}
 
 
 class ImageQuality(Quality):
@@ -220,8 +224,9 @@ class ImageQuality(Quality):
         pairs = zip(self._images("output", texts), self._wanted, strict=True)
         return np.array([min(psnr(ours, wanted), self.best) for ours, wanted in pairs])
 
-    def _measure(self, texts: Sequence[str]) -> dict[str, tuple[float, Floats]]:
-        return {"PSNR": self._means(self.each(texts))}
+    def of_samples(self, texts: Sequence[str], counts: Counts) -> dict[str, Floats]:
+        """See ``Quality``."""
+        return {"PSNR": _means(self.each(texts), counts)}
 
     def _images(self, what: str, texts: Sequence[str]) -> list[Pixels]:
         """Convert texts to images."""
@@ -245,13 +250,19 @@ def intensity(word: str) -> int:
     return int(word)
 
 
-def _interval(samples: Floats) -> tuple[float, float]:
-    """Return the ends of the 95% interval of resampled scores."""
-    low, high = np.percentile(samples, (2.5, 97.5)).tolist()
-    return low, high
+def _means(each: Floats, counts: Counts) -> Floats:
+    """Return the mean over the outputs of each sample."""
+    means: Floats = counts @ each / counts.sum(axis=1)
+    return means
 
 
-def resampled(size: int, resamples: int = RESAMPLES) -> npt.NDArray[np.int64]:
+def _with_interval(values: Floats) -> tuple[float, float, float]:
+    """Return the first value, and the ends of the 95% interval of the others."""
+    low, high = np.percentile(values[1:], (2.5, 97.5)).tolist()
+    return float(values[0]), low, high
+
+
+def resampled(size: int, resamples: int = RESAMPLES) -> Counts:
     """Draw resamples of a test set with replacement, with a fixed seed.
 
     Returns:
@@ -261,3 +272,16 @@ def resampled(size: int, resamples: int = RESAMPLES) -> npt.NDArray[np.int64]:
     return np.stack(
         [np.bincount(draws.integers(size, size=size), minlength=size) for _ in range(resamples)]
     )
+
+
+def equal_bins(lengths: Sequence[int], count: int) -> list[list[int]]:
+    """Rank sentences by length and cut them into bins whose sizes differ by at most one.
+
+    Equal lengths keep their order.
+
+    Returns:
+        The numbers of the sentences in each bin, from short to long.
+    """
+    ranked = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    cuts = [len(ranked) * k // count for k in range(count + 1)]
+    return [ranked[low:high] for low, high in zip(cuts, cuts[1:], strict=False)]

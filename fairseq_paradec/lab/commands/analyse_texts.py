@@ -12,10 +12,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...cli import arguments
 from ...errors import UsageError, option_error
-from ..analysis import agreement, by_length, likelihood, ngrams
-from ..analysis.quality import RESAMPLES, SEED, SummaryQuality, in_lines
+from ..analysis import agreement, likelihood, ngrams
+from ..analysis.quality import (
+    RESAMPLES,
+    SEED,
+    SummaryQuality,
+    TranslationQuality,
+    equal_bins,
+    in_lines,
+)
 from ..data.table import Cells, Table, Value, column
 from .text_files import (
     REFERENCE,
@@ -157,12 +166,12 @@ def rouge(args: argparse.Namespace) -> Table:
     for name, texts in systems.items():
         intervals = judge.intervals(texts)
         for metric, each in judge.each(texts).items():
-            precision, recall, f1 = (float(numbers.mean()) for numbers in each)
+            precision, recall, _ = (float(numbers.mean()) for numbers in each)
             rows.append(
                 {
                     "system": name,
                     "measure": metric,
-                    column("F1", form=".2f"): Value(f1, *intervals[metric]),
+                    column("F1", form=".2f"): Value(*intervals[metric]),
                     "precision": round(precision, 2),
                     "recall": round(recall, 2),
                 }
@@ -235,9 +244,13 @@ def length_bins(args: argparse.Namespace) -> Table:
             "--stats", " ".join(args.stats), f"one file for each HYP: {len(systems)}"
         )
     lengths = [len(line.split()) for line in sources]
-    bins = [*by_length.equal_bins(lengths, args.bins), range(len(sources))]
-    metric, score = ("ROUGE-L", by_length.rouge_l) if args.rouge else ("BLEU", by_length.bleu)
-    quality = {name: score(texts, references, bins) for name, texts in systems.items()}
+    bins = [*equal_bins(lengths, args.bins), range(len(sources))]
+    counts = np.array([np.bincount(members, minlength=len(sources)) for members in bins])
+    judge = (SummaryQuality if args.rouge else TranslationQuality)(references, 1)
+    metric = "ROUGE-L" if args.rouge else "BLEU"
+    quality = {
+        name: judge.of_samples(texts, counts)[metric].tolist() for name, texts in systems.items()
+    }
     times = [seconds_of(path, len(sources)) for path in args.stats or ()]
     rows: list[Cells] = []
     for place, members in enumerate(bins):

@@ -130,13 +130,11 @@ def rows_of(
     first: list[str] | None = None
     for label, found in outputs.items():
         texts = list(map(_text, found))
-        each = quality.each(texts)
-        ends = np.percentile(quality.counts @ each / len(each), (2.5, 97.5)).tolist()
         change = None if first is None else Value(*quality.differences(texts, first)["PSNR"])
         first = first or texts
         row: Cells = {
             "system": label,
-            column("PSNR", form=".2f"): Value(float(each.mean()), *ends),
+            column("PSNR", form=".2f"): Value(*quality.intervals(texts)["PSNR"]),
             column("PSNR_less_first", "against the first", form="+.2f"): change,
         }
         if reports:
