@@ -20,10 +20,10 @@ from support.multiword import PREFIXES
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.analysis import beam_tree
-from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.lab.measure import lossless_beams, specs
 from fairseq_paradec.lab.measure.systems import BEAM, FairseqSystem, Models
+from fairseq_paradec.lab.show import beam_tree
+from fairseq_paradec.lab.show.trace_records import read_sentence
 from fairseq_paradec.records import read
 
 RAGGED = (3, 7, 5, 2)

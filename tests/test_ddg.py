@@ -17,8 +17,8 @@ from support.tables import refused, run
 from support.trace_records import read, write
 
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.analysis.ddg import DependencyGraph, Prediction, as_text, from_record
-from fairseq_paradec.lab.analysis.page import MARK
+from fairseq_paradec.lab.show.ddg import DependencyGraph, Prediction, as_text, from_record
+from fairseq_paradec.lab.show.page import MARK
 
 record = functools.partial(trace_records.record, decoding="pj", source=["s", "</s>"])
 

@@ -17,7 +17,7 @@ from fairseq_paradec.decoding.drafting import BlockSizes
 from fairseq_paradec.decoding.given import GivenDrafter, taken_up
 from fairseq_paradec.decoding.loop import Drafter, Verdict, no_draft
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.analysis.trace_records import read_sentence
+from fairseq_paradec.lab.show.trace_records import read_sentence
 from fairseq_paradec.methods.base import refuse_drafts
 from fairseq_paradec.row import Row
 

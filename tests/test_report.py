@@ -12,10 +12,11 @@ from support.stats_records import greedy
 from support.tables import refused, run
 from support.trace_records import one_pass, write
 
-from fairseq_paradec.lab.analysis import report, speed_ups
-from fairseq_paradec.lab.analysis.tally import BEYOND, Tally
+from fairseq_paradec.lab.analysis import speed_ups
 from fairseq_paradec.lab.data import documents
 from fairseq_paradec.lab.data.table import Result, Table, Value, column, from_json, to_json
+from fairseq_paradec.lab.show import report
+from fairseq_paradec.lab.show.tally import BEYOND, Tally
 
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 MACHINE = {"processor": 'P <1> & "2"', "cores": 2, "threads": 1, "accelerator": "none"}

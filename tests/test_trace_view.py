@@ -16,12 +16,12 @@ from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record,
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
-from fairseq_paradec.lab.analysis import page as pages
-from fairseq_paradec.lab.analysis import trace_text, viewer
-from fairseq_paradec.lab.analysis.raster_plot import maps
-from fairseq_paradec.lab.analysis.trace_records import read_sentence
-from fairseq_paradec.lab.analysis.trace_view import EOS, Origin, Pass, Sentence, State
 from fairseq_paradec.lab.commands import trace as command
+from fairseq_paradec.lab.show import page as pages
+from fairseq_paradec.lab.show import trace_text, viewer
+from fairseq_paradec.lab.show.raster_plot import maps
+from fairseq_paradec.lab.show.trace_records import read_sentence
+from fairseq_paradec.lab.show.trace_view import EOS, Origin, Pass, Sentence, State
 
 LETTERS = {"previous": "p", "accepted": "a", "rescued": "r", "bifurcation": "b", "bonus": "+"}
 LETTERS |= {"discarded": "x", "pending": "w"}

@@ -11,11 +11,11 @@ from support.builders import DEMO, Limits, decode
 from support.trace_records import read
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.lab.analysis import beam_tree, page
-from fairseq_paradec.lab.analysis.ddg import from_record
-from fairseq_paradec.lab.analysis.trace_records import read_sentence
-from fairseq_paradec.lab.analysis.trace_view import ORIGINS
 from fairseq_paradec.lab.data.table import Table
+from fairseq_paradec.lab.show import beam_tree, page
+from fairseq_paradec.lab.show.ddg import from_record
+from fairseq_paradec.lab.show.trace_records import read_sentence
+from fairseq_paradec.lab.show.trace_view import ORIGINS
 from fairseq_paradec.plugin.tasks import loading
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from ...errors import UsageError
 from ..data.table import Cell, Result, Row, Table, Value
+from ..show.table import markdown_table
 from . import Fields
-from .markdown import table
 
 Results = Mapping[str, Result]
 
@@ -191,7 +191,7 @@ def page(data: Mapping[str, Any], results: Results) -> str:
     for key, paper in data["papers"].items():
         rows = [row for row in data["rows"] if row["id"].startswith(f"{key}-")]
         parts.append(f"## {paper['short']}\n\n{paper['title']}")
-        parts.append(table(Table.of([_line(row, results) for row in rows])))
+        parts.append(markdown_table(Table.of([_line(row, results) for row in rows])))
         if "picture" in paper:
             path, text = paper["picture"]
             parts.append(f"![{text}]({path})\n\n{text}")

@@ -7,6 +7,7 @@ from typing import Any
 from ...errors import UsageError
 from ..data.samples import THROUGHPUT, samples, speed_ups
 from ..data.table import Cells, Result, Table, column
+from ..show.table import markdown_table
 from . import Fields
 from .benchmark_tables import (
     AGAINST,
@@ -21,7 +22,6 @@ from .benchmark_tables import (
     threads,
     throughput,
 )
-from .markdown import table
 from .result_pages import bullets
 from .timing import milliseconds, percentile
 
@@ -70,23 +70,23 @@ def summary(chosen: Mapping[str, Any], results: Results, folder: str) -> str:
         parts += [
             "## Which decoder should I take",
             _setting(document, f"{folder}/{name}.md", chosen["model"]),
-            table(decoder_rows(document, chosen["decoders"])),
+            markdown_table(decoder_rows(document, chosen["decoders"])),
             _lines(chosen["which"], results),
             "## How sure is it that lossless is lossless",
             f"{counts(chosen, results)} [docs/exactness.md](docs/exactness.md) says what is "
             "proved and what is tested, and how you check your own model.",
-            table(lossless_rows(chosen["lossless"], results, folder)),
+            markdown_table(lossless_rows(chosen["lossless"], results, folder)),
             _lines(chosen["sure"], results),
             "## Where drafting does not pay",
             f"Speed against our `greedy` in fp32, for one sentence and in batches of {size}, from "
             "the same benchmark:",
-            table(drafting_rows(document, chosen["drafting"], size)),
+            markdown_table(drafting_rows(document, chosen["drafting"], size)),
             _lines(chosen["not paying"], results),
             "## Beside fairseq and CTranslate2",
             "From the same benchmark, on one thread: milliseconds a sentence at batch 1 (median and"
             f" 90th percentile), sentences a second in batches of {size}, and the peak of memory"
             " beyond the loaded model in MiB, for one sentence and in batches.",
-            table(peer_rows(document, chosen["peers"], size)),
+            markdown_table(peer_rows(document, chosen["peers"], size)),
             _lines(chosen["beside"], results),
             "Our own targets, met and missed: [docs/experiments.md](docs/experiments.md#targets).",
         ]
@@ -107,7 +107,7 @@ def targets(chosen: Mapping[str, Any], results: Results) -> str:
     for one in chosen["targets"]:
         _check_numbers(one, results)
     rows = [{key: one[key] for key in ("target", "found", "met")} for one in chosen["targets"]]
-    return f"{table(Table.of(rows))}\n\nNot run: {'; '.join(chosen['not run'])}."
+    return f"{markdown_table(Table.of(rows))}\n\nNot run: {'; '.join(chosen['not run'])}."
 
 
 def counts(chosen: Mapping[str, Any], results: Results) -> str:
@@ -187,7 +187,7 @@ def first_table(chosen: Mapping[str, Any], results: Results) -> str:
     for one in lines:
         if one["output"] == GREEDY_OUTPUT and label(systems[one["fp32"]]) != "exact":
             raise UsageError(f"summary.json: {one['fp32']} is not exact")
-    return table(Table.of(rows))
+    return markdown_table(Table.of(rows))
 
 
 def lossless_rows(names: Sequence[str], results: Results, folder: str) -> Table:

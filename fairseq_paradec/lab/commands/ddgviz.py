@@ -23,7 +23,7 @@ from ...cli import arguments
 from ...errors import UsageError, needs, option_error
 from ...records import TRACE, is_report, written_by
 from ...utf8 import without_marks
-from ..analysis import ddg, page, viewer
+from ..show import ddg, page, viewer
 from . import pages, trace
 
 EXAMPLE = """\
@@ -345,7 +345,7 @@ def _show(args: argparse.Namespace, found: Sequence[_Found]) -> None:
 
 def _draw(path: Path, found: Sequence[_Found]) -> None:
     """Write a picture per sentence; warn of characters that cannot be drawn."""
-    from ..analysis import ddg_plot  # matplotlib takes a second to load
+    from ..show import ddg_plot  # matplotlib takes a second to load
 
     texts: list[str] = []
     for one, target in zip(found, _pictures(path, found)):

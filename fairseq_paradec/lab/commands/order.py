@@ -96,7 +96,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw, or rewrite."""
-    from ..analysis import target_order_view as view
+    from ..show import target_order_view as view
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         if args.rewrite is None:

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from ...errors import UsageError, option_error
 from ...files import replacing
-from ..analysis.page import MARK
+from ..show.page import MARK
 
 #: Endings of pictures.
 SUFFIXES = (".png", ".svg")
@@ -72,7 +72,7 @@ def whole_file(path: str) -> Iterator[TextIO]:
 
 def warn_of_fonts(command: str, texts: Iterable[str]) -> None:
     """Warn of characters of a picture that no font of the machine has."""
-    from ..analysis import fonts  # matplotlib takes a second to load
+    from ..show import fonts  # matplotlib takes a second to load
 
     if missing := fonts.choose(texts).missing:
         print(f"paradec {command}: warning: {fonts.warning(missing)}", file=sys.stderr)

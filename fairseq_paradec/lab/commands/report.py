@@ -19,18 +19,11 @@ from ...cli import arguments
 from ...errors import UsageError, option_error
 from ...output import printable
 from ...records import Record, parse, parse_any
-from ..analysis import (
-    acceptance_by_position,
-    page,
-    report,
-    speed_ups,
-    trace_records,
-    trace_view,
-    viewer,
-)
-from ..analysis.tally import Tally
+from ..analysis import acceptance_by_position, speed_ups
 from ..data import documents
 from ..data.table import Result
+from ..show import page, report, trace_records, trace_view, viewer
+from ..show.tally import Tally
 from . import pages, trace
 
 ALLOWED = (
@@ -230,7 +223,7 @@ def pictures(document: Result) -> list[tuple[bytes, str]]:
     """Draw a document's pictures; return SVG files and their descriptions."""
     if document.kind != "benchmark":
         return []
-    from ..analysis import benchmark_plot, speed_plot  # matplotlib takes a second to load
+    from ..show import benchmark_plot, speed_plot  # matplotlib takes a second to load
 
     names = texts(document)
     content = {**document.content, "title": names[0]}
@@ -261,7 +254,7 @@ def acceptance(tallies: Sequence[Tally]) -> list[tuple[bytes, str]]:
     by_name = {one.name: one.positions for one in tallies if one.positions}
     if not by_name:
         return []
-    from ..analysis import speed_plot
+    from ..show import speed_plot
 
     picture = report.svg(functools.partial(speed_plot.draw_acceptance, by_name), by_name)
     return [(picture, "acceptance by position in the draft, as in the tables of the traces")]

@@ -22,7 +22,7 @@ from ...errors import UsageError, needs, option_error
 from ...images import Size
 from ...output import discard, printable
 from ...records import TRACE, Record, lines_of, open_records, parse, read, written_by
-from ..analysis import beam_tree, page, trace_records, trace_text, trace_view, viewer
+from ..show import beam_tree, page, trace_records, trace_text, trace_view, viewer
 from . import pages
 
 
@@ -306,7 +306,7 @@ def _write(html: TextIO, group: Sequence[Entry], files: Sequence[str]) -> None:
 
 def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size | None) -> None:
     """Draw a sentence from all files, or an image of this size."""
-    from ..analysis import raster_plot, trace_plot  # matplotlib takes a second to load
+    from ..show import raster_plot, trace_plot  # matplotlib takes a second to load
 
     found, names = [entry.sentence for entry in group], [files[entry.file] for entry in group]
     texts = trace_plot.texts(found) if size is None else raster_plot.texts(found, names)
@@ -319,7 +319,7 @@ def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size |
 
 def _draw_tree(entry: Entry, path: Path) -> None:
     """Draw the tree of a sentence that a drafted beam decoded."""
-    from ..analysis import beam_plot  # matplotlib takes a second to load
+    from ..show import beam_plot  # matplotlib takes a second to load
 
     nodes = beam_tree.read_tree(entry.record, entry.sentence.name)
     pages.warn_of_fonts("trace", beam_plot.texts(entry.record, nodes))

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from ..analysis.acceptance_by_position import as_table
+from ..analysis.benchmark_tables import label
+from ..analysis.promises import EXACT, NOT_RECORDED
 from ..data.table import Result, Table, column
 from . import page, viewer
-from .acceptance_by_position import as_table
-from .benchmark_tables import label
-from .promises import EXACT, NOT_RECORDED
 from .tally import Tally, decodings, per_sentence, totals
 
 #: Kinds of files in the order of the page, and their headings in the contents.

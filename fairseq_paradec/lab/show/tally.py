@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from ...errors import UsageError
 from ...records import Record, count, counts
+from ..analysis.acceptance_by_position import Position
+from ..analysis.promises import OTHER_DTYPE, promise_of
 from ..data.table import Cells, Table
-from .acceptance_by_position import Position
-from .promises import OTHER_DTYPE, promise_of
 from .symbols import typed
 from .trace_view import Sentence
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from ...errors import UsageError, needs, option_error
 from ...images import PEAK, Pixels, Size, image
 from ...output import printable
-from . import figures, fonts
+from . import fonts, plot
 from .trace_view import EOS, Sentence
 
 #: Inches: side of a panel, space around it, height of a row's title.
@@ -95,7 +95,7 @@ def draw(sentences: Sequence[Sentence], size: Size, path: Path, files: Sequence[
                 scale = {"vmin": 1, "vmax": top, "cmap": colours, "aspect": size.channels}
                 shown = _show(at, name, values, **scale)
                 row.colorbar(shown, ax=at, shrink=0.8, ticks=MaxNLocator(integer=True))
-        figures.save(figure, path)
+        plot.save(figure, path)
 
 
 def texts(sentences: Sequence[Sentence], files: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-from .blocks import METHOD, block_sizes
+from ..analysis.blocks import METHOD, block_sizes
 
 EOS = "</s>"
 

@@ -16,8 +16,8 @@ from typing import Any
 from ...errors import UsageError
 from ...output import printable
 from ...records import Record
+from ..analysis.promises import engine_of, promise_of
 from . import beam_tree, ddg, page
-from .promises import engine_of, promise_of
 from .symbols import is_rtl, typed
 from .trace_text import MARKS
 from .trace_view import MEANINGS, ORIGINS, Cell, Origin, Pass, Sentence, State

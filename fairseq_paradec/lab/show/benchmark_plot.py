@@ -12,9 +12,7 @@ matplotlib.rcParams["text.parse_math"] = False  # a $ in a label is a $
 
 from matplotlib import pyplot as plt  # noqa: E402
 
-from ..data.samples import LATENCY, samples, speed_ups  # noqa: E402
-from . import figures  # noqa: E402
-from .benchmark_tables import (  # noqa: E402
+from ..analysis.benchmark_tables import (  # noqa: E402
     GREEDY,
     OWN_GREEDY,
     BlockPoint,
@@ -24,7 +22,9 @@ from .benchmark_tables import (  # noqa: E402
     threads,
     throughput,
 )
-from .timing import milliseconds, percentile  # noqa: E402
+from ..analysis.timing import milliseconds, percentile  # noqa: E402
+from ..data.samples import LATENCY, samples, speed_ups  # noqa: E402
+from . import plot  # noqa: E402
 
 # Colours of the labels.
 COLOURS = {
@@ -58,8 +58,8 @@ def draw(document: Mapping[str, Any], target: Path | BinaryIO) -> None:
 
 
 def save(figure: Any, target: Path | BinaryIO) -> None:
-    """Write a figure of pyplot's, and close it; see ``figures.save``."""
-    figures.save(figure, target)
+    """Write a figure of pyplot's, and close it; see ``plot.save``."""
+    plot.save(figure, target)
     plt.close(figure)
 
 

@@ -12,7 +12,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from ...target_order import TargetOrder
-from . import figures
+from . import plot
 from .benchmark_plot import plt
 
 BOS, EOS = "<s>", "</s>"
@@ -195,7 +195,7 @@ def draw(drawn: Drawing, path: Path) -> None:
         ax.spines[:].set_visible(False)
     figure.suptitle(drawn.title, fontsize=10)
     figure.tight_layout()
-    figures.save(figure, path)
+    plot.save(figure, path)
     plt.close(figure)
 
 

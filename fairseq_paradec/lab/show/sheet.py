@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
 from ...output import printable
-from . import figures
+from . import plot
 from .symbols import is_rtl
 
 #: Points in an inch; fonts are measured in points.
@@ -102,7 +102,7 @@ class Sheet:
 
     def save(self, path: Path) -> None:
         """Write the picture as PNG or SVG, by the file's name."""
-        figures.save(self.figure, path)
+        plot.save(self.figure, path)
 
 
 def label(token: str) -> str:

@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ..analysis.acceptance_by_position import Position
+from ..analysis.benchmark_tables import BEAM
+from ..analysis.break_even import PAYS_WORDS, PREDICTED
+from ..analysis.speed_ups import LAST_BIN, SpeedUp, histograms, in_settings, title
 from ..data.table import Table
-from .acceptance_by_position import Position
 from .benchmark_plot import COLOURS, WRONG, plt, save
-from .benchmark_tables import BEAM
-from .break_even import PAYS_WORDS, PREDICTED
-from .speed_ups import LAST_BIN, SpeedUp, histograms, in_settings, title
 
 #: Marks of settings or lines, in order.
 MARKERS = "os^Dv<>pPX"
