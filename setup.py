@@ -96,7 +96,7 @@ setup(
         "fairseq_paradec": ["py.typed", "page.css"],
         "fairseq_paradec.engine": ["csrc/*"],
         "fairseq_paradec.lab": ["papers.toml"],
-        "fairseq_paradec.lab.show": ["*.css", "*.js"],
+        "fairseq_paradec.lab.show": ["pages/*"],
         "fairseq_paradec.translator.importing": ["sentences.txt"],
         "fairseq_paradec.serve": ["page/*"],
         "fairseq_paradec.training": ["presets.toml"],

@@ -430,9 +430,15 @@ def test_a_trace_has_the_tree_and_a_picture_of_it(kind: str, tmp_path: Path) -> 
         assert len(best) == len(record["output"])
         where = beam_tree.places(nodes, best)
         assert len(set(where)) == len(where) and {where[n][1] for n in best} == {0}
-    assert paradec(["trace", str(path), "--tree", str(tmp_path / "tree.svg")]) == 0
+    assert (
+        paradec(["trace", str(path), "--kind", "tree", "--picture", str(tmp_path / "tree.svg")])
+        == 0
+    )
     assert (tmp_path / "tree.svg").read_text(encoding="utf-8").count("<path") > len(nodes)
     greedy = tmp_path / "greedy.jsonl"
     plain = argparse.Namespace(**limits.flags(), decoding="greedy", trace_file=str(greedy))
     task.inference_step(task.build_generator([model], plain), [model], sample)
-    assert paradec(["trace", str(greedy), "--tree", str(tmp_path / "no.svg")]) == 2
+    assert (
+        paradec(["trace", str(greedy), "--kind", "tree", "--picture", str(tmp_path / "no.svg")])
+        == 2
+    )

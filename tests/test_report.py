@@ -152,7 +152,7 @@ def test_the_pages_numbers_are_those_of_the_files(folder, capsys):
     assert status == 0 and all(f"<li>{line}</li>" in page for line in left)
     said = [f"left out: {line.replace(': ', ', ', 1)}" for line in left]
     assert printed.splitlines() == [*said, f"{out}: 2 results, 3 traces or statistics"]
-    assert "<title>Report of made &amp; &quot;so&quot;</title>" in page
+    assert "<title>Report of made &amp; &#34;so&#34;</title>" in page
 
 
 def test_records_of_the_first_version_are_read(tmp_path, capsys):

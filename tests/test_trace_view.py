@@ -16,7 +16,7 @@ from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record,
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
-from fairseq_paradec.lab.commands import trace as command
+from fairseq_paradec.lab.commands.trace_files import groups
 from fairseq_paradec.lab.show import page as pages
 from fairseq_paradec.lab.show import trace_text, viewer
 from fairseq_paradec.lab.show.raster_plot import maps
@@ -113,7 +113,7 @@ def real_sentences(folder, task, model, sample, limits, **flags):
     """What --trace-file writes, and what is read of it."""
     path = folder / "trace.jsonl"
     decode(task, [model], sample, limits, trace_file=str(path), **flags)
-    for (entry,) in command.groups([str(path)]):
+    for (entry,) in groups([str(path)]):
         yield entry.record, entry.sentence
 
 
@@ -242,7 +242,7 @@ def test_page_is_written_whole_or_not_at_all(trace, tmp_path, monkeypatch):
     page, during, original = tmp_path / "page.html", [], viewer.sentence
     assert paradec(["trace", str(trace), "--html", str(page), "--limit", "2"]) == 0
     first = page.read_text(encoding="utf-8")
-    assert first.startswith(pages.MARK) and first.endswith(pages.TAIL)
+    assert first.startswith(pages.MARK) and first.endswith("</main>\n</body>\n</html>\n")
 
     def interrupted(*args):
         during.append(page.read_text(encoding="utf-8"))

@@ -44,9 +44,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "training-speed": "measure the updates a second of architectures",
     },
     "look": {
-        "trace": "show what every pass drafted, accepted and rejected",
-        "ddgviz": "show which tokens depend on which",
-        "order": "draw in which order an architecture writes a target",
+        "trace": "show passes, steps, dependencies, a beam's tree, an order of writing",
         "gallery": "remake docs/gallery.md, or check it",
         "analyse": "analyse texts, scores, benchmarks and traces",
         "report": "make one page of all benchmarks and traces of a folder",
@@ -71,7 +69,7 @@ GROUPS: dict[str, dict[str, str]] = {
 #: they begin to work.
 LAB = frozenset(
     "demo lossless benchmark acceptance drafts evaluate passes launches breakeven modules threads "
-    "workers clients start-up training-speed trace ddgviz order gallery analyse report results "
+    "workers clients start-up training-speed trace gallery analyse report results "
     "papers images".split()
 )
 

@@ -94,7 +94,7 @@ def blocks(args: argparse.Namespace) -> Table:
             }
             rows.append(row)
     if args.plot is not None:
-        from ..show.benchmark_plot import draw_blocks  # matplotlib takes a second to load
+        from ..show.benchmark_plots import draw_blocks  # matplotlib takes a second to load
 
         draw_blocks(points, args.plot)
     notes = [
@@ -119,7 +119,7 @@ def speed_up(args: argparse.Namespace) -> Table:
         allowed = f"what {args.benchmark} has data for: {', '.join(there) or 'none'}"
         raise option_error("--by", args.by, allowed)
     if plot is not None:
-        from ..show.speed_plot import draw_speed_ups  # matplotlib takes a second to load
+        from ..show.benchmark_plots import draw_speed_ups  # matplotlib takes a second to load
 
         draw_speed_ups(document, args.by, plot, args.against)
     return _titled(found, document)
@@ -137,7 +137,7 @@ def histogram(args: argparse.Namespace) -> tuple[Table, str]:
     found = speed_ups.histogram_table(document, args.decoder, args.against)
     bars = speed_ups.bars(speed_ups.histograms(document, args.decoder, args.against))
     if plot is not None:
-        from ..show.speed_plot import draw_histogram
+        from ..show.benchmark_plots import draw_histogram
 
         draw_histogram(document, plot, args.decoder, args.against)
     return _titled(found, document), bars
@@ -153,7 +153,7 @@ def acceptance(args: argparse.Namespace) -> Table:
             raise option_error("TRACE", path, f"{TRACED}, with drafts: no token was guessed here")
     by_name = named(by_path)
     if plot is not None:
-        from ..show.speed_plot import draw_acceptance
+        from ..show.benchmark_plots import draw_acceptance
 
         draw_acceptance(by_name, plot)
     rows: list[Cells] = []

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -70,9 +70,9 @@ def whole_file(path: str) -> Iterator[TextIO]:
         yield file
 
 
-def warn_of_fonts(command: str, texts: Iterable[str]) -> None:
+def warn_of_fonts(command: str, missing: Sequence[str]) -> None:
     """Warn of characters of a picture that no font of the machine has."""
-    from ..show import fonts  # matplotlib takes a second to load
+    if missing:
+        from ..show import fonts  # matplotlib takes a second to load
 
-    if missing := fonts.choose(texts).missing:
         print(f"paradec {command}: warning: {fonts.warning(missing)}", file=sys.stderr)

@@ -221,7 +221,7 @@ def notes(setting: dict[str, Any], systems: Sequence[System], args: Settings) ->
 
 def save(path: Path, result: Result) -> None:
     """Write the JSON document, and its page and picture in the same folder."""
-    from ..show.benchmark_plot import draw
+    from ..show.benchmark_plots import draw
 
     picture = path.with_suffix(".png")
     documents.write(path, documents.compact(result.content))

@@ -346,7 +346,7 @@ def breakeven(args: Settings) -> int:
     if args.out is not None:
         documents.save_made(Made(args.argv, args.out, title), made)
     if args.plot is not None:
-        from ..show.speed_plot import draw_break_even  # matplotlib takes a second to load
+        from ..show.benchmark_plots import draw_break_even  # matplotlib takes a second to load
 
         draw_break_even(made, title, args.plot)
     print(markdown([made]))

@@ -33,7 +33,9 @@ def read_tree(record: Record, where: str) -> list[Node]:
     found: list[Node] = []
     for number, entry in enumerate(record.get("trace") or [], start=1):
         if "tree" not in entry:
-            raise UsageError(f"{where}: --tree needs a trace of a decoder that drafts with --beam")
+            raise UsageError(
+                f"{where}: --kind tree needs a trace of a decoder that drafts with --beam"
+            )
         for one in field(entry, "tree", list, where):
             fits = isinstance(one, list) and list(map(type, one)) == [str, int, bool]
             if not fits or not (-1 <= one[1] < len(found)) or (one[1] < 0 and found):

@@ -1,6 +1,7 @@
 """A sheet to draw tokens and cells on, measured in inches from its upper left corner.
 
-Cells keep a legible size at any length of a sentence; the sheet grows instead.
+It grows downwards as it is drawn: ``y`` is where the next part begins. Cells keep a legible size at
+any length of a sentence.
 """
 
 import math
@@ -18,18 +19,20 @@ from matplotlib.textpath import text_to_path
 
 from ...output import printable
 from . import plot
-from .symbols import is_rtl
+from .symbols import is_rtl, wide_letters
 
 #: Points in an inch; fonts are measured in points.
 POINTS = 72
+#: Inches: around all that is drawn; height of a line of a heading, of a legend.
+MARGIN, HEAD, LEGEND = 0.25, 0.24, 0.22
+#: Sizes of fonts: of titles, of other texts.
+TITLE, FONT = 12.0, 10.0
 #: Longest drawn token in characters, including the ellipsis of a cut one.
 LONGEST = 24
 #: Smaller texts, in points, are left out.
 SMALLEST = 3.5
 #: Lines of a text that is wrapped, at most.
 MOST_LINES = 4
-#: Height of a line of text, in font sizes.
-LINE = 1.45
 #: Widening of a text in a PNG, whose letters begin at whole pixels.
 WIDER = 1.03
 
@@ -40,69 +43,110 @@ RIGHT_TO_LEFT, ISOLATE, POP = "\u200f", "\u2068", "\u2069"
 
 TEXT, FAINT, EDGE = "#1a1a1a", "#5f5f5f", "#9a9a9a"
 
+#: Width and height, or left and upper edge.
+Pair = tuple[float, float]
+
 
 class Sheet:
-    """One picture; sizes are in inches, and places are those of left and upper edges."""
+    """One picture; places are those of left and upper edges."""
 
-    def __init__(self, width: float, height: float) -> None:
-        self.figure = Figure(figsize=(width, height), facecolor="white")
+    def __init__(self, width: float) -> None:
+        self.width, self.y = width, MARGIN
+        self.figure = Figure(facecolor="white")
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
-        self.limits = ((0, width), (height, 0))
-        self.axes.set(xlim=self.limits[0], ylim=self.limits[1])
+
+    @property
+    def room(self) -> float:
+        """The width without the margins."""
+        return self.width - 2 * MARGIN
 
     def text(self, x: float, y: float, text: str, size: float, **how: Any) -> None:
         """Write a line; ``y`` is its middle, ``x`` its left end unless ``how`` says otherwise."""
         options = {"color": TEXT, "va": "center", "ha": "left"} | how
         self.axes.text(x, y, text, fontsize=size, **options)
 
-    def box(self, x: float, y: float, width: float, height: float, **how: Any) -> None:
-        """Draw a rectangle from its upper left corner."""
-        self.axes.add_patch(Rectangle((x, y), width, height, **({"linewidth": 0.5} | how)))
+    def head(self, title: Iterable[str], lines: Iterable[str]) -> None:
+        """Write the lines of a title, and others below it."""
+        sizes = {TITLE: title, FONT: lines}
+        for size, line in [(size, line) for size, lines in sizes.items() for line in lines]:
+            self.text(MARGIN, self.y + HEAD / 2, line, size)
+            self.y += HEAD
+        self.y += 0.1
 
-    def cells(
-        self, x: float, y: float, size: tuple[float, float], colours: Sequence[Sequence[str]]
+    def box(self, corner: Pair, size: Pair, text: str, font: float, **how: Any) -> None:
+        """Draw a rectangle with a token in its middle, or at its left with ``ha="left"``."""
+        (x, y), (width, height) = corner, size
+        ha = how.pop("ha", "center")
+        self.axes.add_patch(Rectangle(corner, width, height, **({"linewidth": 0.5} | how)))
+        left = x + (0.04 if ha == "left" else width / 2)
+        self.text(left, y + height / 2, label(text), font, ha=ha, zorder=how.get("zorder", 1) + 1)
+
+    def matrix(
+        self,
+        corner: Pair,
+        cell: Pair,
+        colours: Sequence[Sequence[str]],
+        tokens: Sequence[str],
+        marks: Mapping[Pair, tuple[str, str]],
     ) -> None:
-        """Draw a matrix of coloured cells as one image, with white lines between large cells."""
-        known = {name: to_rgb(name) for name in {name for row in colours for name in row}}
-        parts = np.array([[known[name] for name in row] for row in colours])
-        image = np.rint(255 * parts).astype(np.uint8)  # R×C×3
-        rows, columns = image.shape[:2]
-        right, bottom = x + columns * size[0], y + rows * size[1]
+        """Draw passes by positions, as one image, with white lines between large cells.
+
+        Args:
+            corner: of the cells; tokens stand above it, numbers of passes left of it.
+            cell: its size.
+            colours: of the cells, row by row.
+            tokens: of the columns.
+            marks: text and colour of what stands in a cell, by row and column.
+        """
+        (x, y), (width, height) = corner, cell
+        rows, columns = len(colours), len(tokens)
+        right, bottom = x + columns * width, y + rows * height
+        image = np.array([[to_rgb(colour) for colour in row] for row in colours])  # R×C×3
+        image = np.rint(255 * image).astype(np.uint8)
         extent = (x, right, bottom, y)
         self.axes.imshow(image, extent=extent, interpolation="nearest", aspect="auto")
-        self.axes.set(xlim=self.limits[0], ylim=self.limits[1])  # imshow changes them
-        if min(size) > 0.08:
+        if min(cell) > 0.08:
             lines: dict[str, Any] = {"colors": "white", "linewidth": 0.6}
-            self.axes.vlines([x + i * size[0] for i in range(1, columns)], y, bottom, **lines)
-            self.axes.hlines([y + i * size[1] for i in range(1, rows)], x, right, **lines)
-        self.box(x, y, right - x, bottom - y, fill=False, edgecolor=EDGE)
+            self.axes.vlines([x + i * width for i in range(1, columns)], y, bottom, **lines)
+            self.axes.hlines([y + i * height for i in range(1, rows)], x, right, **lines)
+        frame = {"fill": False, "edgecolor": EDGE, "linewidth": 0.5}
+        self.axes.add_patch(Rectangle(corner, right - x, bottom - y, **frame))
+        size, every = _label_font(width)
+        for i in range(0, columns, every):
+            upright = {"rotation": 90, "va": "bottom", "ha": "center"}
+            self.text(x + (i + 0.5) * width, y - 0.05, label(tokens[i]), size, **upright)
+        beside = {"ha": "right", "color": FAINT}
+        self.text(x - 0.06, y - 0.14, "pass", 7, **beside)
+        size, every = _label_font(height)
+        for i in range(0, rows, every):
+            self.text(x - 0.06, y + (i + 0.5) * height, str(i + 1), size, **beside)
+        size = min(8.0, width * POINTS / 2.6, 0.75 * height * POINTS)
+        for (row, column), (text, colour) in marks.items() if size >= SMALLEST else ():
+            place = x + (column + 0.5) * width, y + (row + 0.5) * height
+            self.text(*place, text, size, ha="center", color=colour)
 
-    def columns(self, x: float, y: float, width: float, tokens: Sequence[str]) -> None:
-        """Write tokens upright above the columns of a matrix, as many as are legible."""
-        size, every = column_font(width)
-        for i in range(0, len(tokens), every):
-            place = x + (i + 0.5) * width
-            how = {"rotation": 90, "va": "bottom", "ha": "center"}
-            self.text(place, y - 0.05, label(tokens[i]), size, **how)
+    def legend(self, colours: Mapping[str, str]) -> None:
+        """Draw a legend of colours by meaning, over the whole width."""
+        x = MARGIN
+        for name, colour in colours.items():
+            taken = 0.5 + text_width(name, 8)
+            if x > MARGIN and x + taken > self.width - MARGIN:
+                x, self.y = MARGIN, self.y + LEGEND
+            middle, style = self.y + LEGEND / 2, {"edgecolor": EDGE, "linewidth": 0.5}
+            self.axes.add_patch(
+                Rectangle((x, middle - 0.06), 0.16, 0.12, facecolor=colour, **style)
+            )
+            self.text(x + 0.22, middle, name, 8)
+            x += taken
+        self.y += LEGEND
 
-    def rows(self, x: float, y: float, height: float, count: int) -> None:
-        """Number the rows of a matrix from 1, left of ``x``, as many as are legible."""
-        size, every = column_font(height)
-        for i in range(0, count, every):
-            self.text(x - 0.06, y + (i + 0.5) * height, str(i + 1), size, ha="right", color=FAINT)
-
-    def legend(self, x: float, y: float, width: float, names: Mapping[str, str]) -> None:
-        """Draw a legend of colours, with the lines that ``legend_height`` counts."""
-        for row, line in enumerate(_legend(names, width)):
-            for place, name in line:
-                left, middle = x + place, y + (row + 0.5) * 0.22
-                self.box(left, middle - 0.06, 0.16, 0.12, facecolor=names[name], edgecolor=EDGE)
-                self.text(left + 0.22, middle, name, 8)
-
-    def save(self, path: Path) -> None:
-        """Write the picture as PNG or SVG, by the file's name."""
-        plot.save(self.figure, path)
+    def save(self, path: Path) -> list[str]:
+        """Write the picture; see ``plot.save``."""
+        height = self.y + MARGIN
+        self.figure.set_size_inches(self.width, height)
+        self.axes.set(xlim=(0, self.width), ylim=(height, 0), aspect="auto")
+        return plot.save(self.figure, path)
 
 
 def label(token: str) -> str:
@@ -112,31 +156,28 @@ def label(token: str) -> str:
 
 
 def text_width(text: str, size: float) -> float:
-    """Return a text's width in inches, of a size in points, in the fonts of ``fonts.drawing``."""
+    """Return about the width of a text in inches, of a size in points.
+
+    A letter that the usual font lacks, such as a Chinese one, is as wide as it is high.
+    """
     width = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)[0]
-    return WIDER * float(width) / POINTS
+    return (WIDER * float(width) + 0.4 * size * wide_letters(text)) / POINTS
 
 
-def column_font(width: float) -> tuple[float, int]:
+def _label_font(width: float) -> tuple[float, int]:
     """Return the font size of labels of columns or rows, and n: every n-th has a label.
 
     Args:
-        width: of a column in inches.
+        width: of a column, or height of a row.
     """
     size = max(5.0, min(9.0, 0.85 * width * POINTS))
     return size, max(1, math.ceil(size / (width * POINTS)))
 
 
-def columns_height(tokens: Iterable[str], width: float) -> float:
-    """Return the height of ``Sheet.columns`` above a matrix, in inches."""
-    size, _ = column_font(width)
+def labels_height(tokens: Iterable[str], width: float) -> float:
+    """Return the height of the tokens above a matrix, whose columns have this width."""
+    size, _ = _label_font(width)
     return max((text_width(label(token), size) for token in tokens), default=0) + 0.12
-
-
-def cell_font(width: float, height: float) -> float | None:
-    """Return the font size of a number in a cell, whose size is in inches; None if none fits."""
-    size = min(8.0, width * POINTS / 2.6, 0.75 * height * POINTS)
-    return size if size >= SMALLEST else None
 
 
 def wrap(tokens: Iterable[str], size: float, width: float) -> list[str]:
@@ -156,10 +197,10 @@ def wrap(tokens: Iterable[str], size: float, width: float) -> list[str]:
     return list(map(_line, lines))
 
 
-def source_lines(source: Sequence[str] | None, size: float, width: float) -> list[str]:
+def source_lines(source: Sequence[str] | None, width: float) -> list[str]:
     """Break a source into lines, like ``wrap``, after the word "source"."""
     tokens = ["(not in the trace)"] if source is None else source
-    lines = wrap(["source:", *tokens], size, width)
+    lines = wrap(["source:", *tokens], FONT, width)
     return [RIGHT_TO_LEFT + line for line in lines] if is_rtl(tokens) and SHAPES else lines
 
 
@@ -168,22 +209,3 @@ def _line(tokens: Sequence[str]) -> str:
     if SHAPES and any(map(is_rtl, tokens)):
         tokens = [f"{ISOLATE}{token}{POP}" for token in tokens]
     return " ".join(tokens)
-
-
-def legend_height(names: Iterable[str], width: float) -> float:
-    """Return the height of ``Sheet.legend``, in inches."""
-    return 0.22 * len(_legend(names, width))
-
-
-def _legend(names: Iterable[str], width: float) -> list[list[tuple[float, str]]]:
-    """Return the place of each name of a legend, by line."""
-    lines: list[list[tuple[float, str]]] = [[]]
-    place = 0.0
-    for name in names:
-        taken = 0.5 + text_width(name, 8)
-        if lines[-1] and place + taken > width:
-            lines.append([])
-            place = 0.0
-        lines[-1].append((place, name))
-        place += taken
-    return lines

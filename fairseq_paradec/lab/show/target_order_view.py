@@ -13,14 +13,17 @@ from matplotlib.patches import Rectangle
 
 from ...target_order import TargetOrder
 from . import plot
-from .benchmark_plot import plt
+from .sheet import EDGE, FAINT, MARGIN, Sheet
+from .table import aligned
 
 BOS, EOS = "<s>", "</s>"
 SEEN, HIDDEN = "●", "·"
 #: The word of an unused slot.
 UNTRAINED = "-"
 #: In the picture, as in the paper: purple words, green positions, blue start symbols.
-COLOURS = {"word": "#d9c8ec", "position": "#cfe8cf", "start": "#c5dcf5", "none": "#ffffff"}
+WORD, POSITION, START, NOTHING = "#d9c8ec", "#cfe8cf", "#c5dcf5", "#ffffff"
+#: Inches: the width of a slot; the distance of the mask's circles.
+SLOT, CIRCLES = 0.8, 0.3
 
 
 @dataclass(frozen=True)
@@ -118,18 +121,6 @@ def signed(drawn: Drawing, position: int) -> str:
     return f"{position:+d}" if any(s.position < 0 for s in drawn.slots) else str(position)
 
 
-def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Align cells."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def as_text(drawn: Drawing) -> str:
     """Draw for a terminal."""
     count = len(drawn.steps)
@@ -152,7 +143,7 @@ def as_text(drawn: Drawing) -> str:
             f"is written  {boxes}",
             f"            {count} step{'s' if count > 1 else ''}, a bracket each",
             "",
-            *columns(rows, right=(0, 1, 4, 6)),
+            aligned(rows, heads=0, left=(2, 3, 5)),
             "",
             f"mask: {SEEN} where the input row on the left sees the one above",
             *grid,
@@ -160,46 +151,53 @@ def as_text(drawn: Drawing) -> str:
     )
 
 
-def draw(drawn: Drawing, path: Path) -> None:
-    """Draw a picture: words, positions and inputs in dashed steps, and the mask as circles."""
-    width = len(drawn.slots)
-    ratios = 0.8 * width + 1.2, max(1.6, 0.32 * width)  # inches
-    shape = sum(ratios) + 0.6, max(3.0, 0.32 * width + 1.2)
-    figure, (left, right) = plt.subplots(1, 2, figsize=shape, width_ratios=ratios)
+@plot.drawing()
+def draw(drawn: Drawing, path: Path) -> list[str]:
+    """Draw words, positions and inputs in dashed steps, and beside them the mask as circles.
+
+    Returns:
+        The characters that no font has.
+    """
+    count = len(drawn.slots)
+    left = MARGIN + 0.7  # of the slots; what the rows are stands before them
+    mask = left + count * SLOT + 0.6
+    sheet = Sheet(mask + count * CIRCLES + MARGIN)
+    sheet.head([drawn.title], [])
+    height = min(max(0.36, count * CIRCLES / 3 - 0.2), 0.75)  # of a row
+    top = sheet.y + 0.3
+    bottom = top + 3 * height
+    small: dict[str, Any] = {"ha": "center", "color": FAINT}
+    for row, name in enumerate(("predicts", "position", "input")):
+        sheet.text(left - 0.1, top + (row + 0.5) * height, name, 8, ha="right")
     for slot in drawn.slots:
-        start = slot.number < drawn.per_step
-        box(left, slot.number, 2, slot.word, COLOURS["none" if slot.word == UNTRAINED else "word"])
-        box(left, slot.number, 1, signed(drawn, slot.position), COLOURS["position"])
-        box(left, slot.number, 0, slot.input, COLOURS["start" if start else "word"])
-        left.text(slot.number, 2.62, slot.direction, ha="center", fontsize=8, color="#c0392b")
+        x = left + slot.number * SLOT
+        cells = [
+            (slot.word, NOTHING if slot.word == UNTRAINED else WORD),
+            (signed(drawn, slot.position), POSITION),
+            (slot.input, START if slot.number < drawn.per_step else WORD),
+        ]
+        sheet.text(x + SLOT / 2, top - 0.14, slot.direction, 8, ha="center", color="#c0392b")
+        for row, (text, colour) in enumerate(cells):
+            corner, box = (x + 0.07, top + (row + 0.2) * height), (SLOT - 0.14, 0.6 * height)
+            font = min(9.0, 64 / len(text))
+            sheet.box(corner, box, text, font, facecolor=colour, edgecolor="none")
+        sheet.text(x + SLOT / 2, bottom + 0.16, str(slot.number), 8, **small)
     for step in drawn.steps:
-        corner, size = (step[0].number - 0.47, -0.45), (len(step) - 0.06, 3.42)
-        left.add_patch(Rectangle(corner, *size, fill=False, linestyle="--", linewidth=0.8))
-    left.set_xlim(-0.6, width - 0.4)
-    left.set_ylim(-0.6, 3.1)
-    left.set_yticks([0, 1, 2], ["input", "position", "predicts"])
-    left.set_xticks(range(width))
-    left.set_xlabel("slot (dashed: a step)")
-    for seen, face in ((True, "black"), (False, "white")):
-        cells = [(j, i) for i, row in enumerate(drawn.mask) for j, s in enumerate(row) if s == seen]
-        if cells:
-            right.scatter(*zip(*cells, strict=True), s=40, facecolors=face, edgecolors="black")
-    right.set_xlim(-0.7, width - 0.3)
-    right.set_ylim(width - 0.3, -0.7)
-    right.set_xticks(range(width))
-    right.set_yticks(range(width))
-    right.set_xlabel("black: sees this input row")
-    right.set_aspect("equal")
-    for ax in (left, right):
-        ax.tick_params(length=0, labelsize=8)
-        ax.spines[:].set_visible(False)
-    figure.suptitle(drawn.title, fontsize=10)
-    figure.tight_layout()
-    plot.save(figure, path)
-    plt.close(figure)
-
-
-def box(ax: Any, x: int, y: float, text: str, colour: str) -> None:
-    """Draw a rectangle with a word that fits."""
-    ax.add_patch(Rectangle((x - 0.41, y - 0.27), 0.82, 0.54, color=colour))
-    ax.text(x, y, text, ha="center", va="center", fontsize=min(9.0, 80 / len(text)))
+        corner = left + step[0].number * SLOT + 0.03, top - 0.3
+        dashed = {"fill": False, "edgecolor": EDGE, "linestyle": "--", "linewidth": 0.8}
+        width = len(step) * SLOT - 0.06
+        sheet.axes.add_patch(Rectangle(corner, width, bottom - corner[1], **dashed))
+    sheet.text(left + count * SLOT / 2, bottom + 0.4, "slot (dashed: a step)", 9, ha="center")
+    middles = [(i + 0.5) * CIRCLES for i in range(count)]
+    under = sheet.y + count * CIRCLES + 0.1
+    for face in (True, False):
+        cells = [(i, j) for i, row in enumerate(drawn.mask) for j, s in enumerate(row) if s is face]
+        style = {"facecolors": "black" if face else "white", "edgecolors": "black", "s": 40}
+        xs, ys = [mask + middles[j] for _, j in cells], [sheet.y + middles[i] for i, _ in cells]
+        sheet.axes.scatter(xs, ys, **style)
+    for number, middle in enumerate(middles):
+        sheet.text(mask - 0.15, sheet.y + middle, str(number), 8, **small)
+        sheet.text(mask + middle, under, str(number), 8, **small)
+    sheet.text(mask + middles[-1] / 2, under + 0.25, "black: sees this input row", 9, ha="center")
+    sheet.y = max(bottom + 0.5, under + 0.35)
+    return sheet.save(path)

@@ -5,26 +5,28 @@ output from left to right. The cell in which a token is committed shows the toke
 and by a mark. The states are those of ``trace_view``, as in the terminal and on pages.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ...output import printable
-from . import fonts
+from . import plot
 from .sheet import (
     FAINT,
-    LINE,
-    POINTS,
+    FONT,
+    HEAD,
+    MARGIN,
+    TEXT,
+    TITLE,
+    Pair,
     Sheet,
-    cell_font,
-    columns_height,
-    legend_height,
+    labels_height,
     source_lines,
     text_width,
     wrap,
 )
 from .symbols import typed
-from .trace_view import MEANINGS, ORIGINS, Sentence, State
+from .trace_view import MEANINGS, ORIGINS, Sentence, State, source_of
 
 #: Colours of the origins of committed tokens, distinct for colour-blind readers (Okabe and Ito).
 COLOURS: dict[str, str] = {
@@ -51,78 +53,55 @@ MARKS: dict[str, str] = {
     State.BONUS: "+",
 }
 
-#: Inches: margin; largest sizes of all matrices together and of a cell; gap between strips.
-MARGIN, MATRIX, CELL, BETWEEN = 0.25, (34.0, 34.0), (0.32, 0.2), 0.3
+#: Inches: largest sizes of all matrices together and of a cell; gap between strips.
+MATRIX, CELL, BETWEEN = (34.0, 34.0), (0.32, 0.2), 0.3
 #: Inches: width of the sheet unless a strip is wider; least width of a strip; room for numbers.
 WIDTH, NARROWEST, NUMBERS = 14.0, 3.6, 0.35
-HEAD, FONT, SMALL = 0.24, 10.0, 7.5
+SMALL = 7.5
 
 
-def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -> None:
-    """Write the picture of one sentence."""
-    if files:
-        decodings = [one.decoding for one in sentences]
-        sentences = [
-            replace(one, decoding=f"{one.decoding} ({file})")
-            if decodings.count(one.decoding) > 1
-            else one
-            for one, file in zip(sentences, files, strict=True)
-        ]
-    with fonts.drawing(texts(sentences)):
-        _draw(sentences, path)
-
-
-def texts(sentences: Sequence[Sentence]) -> list[str]:
-    """Return the texts of the picture, for ``fonts.choose``."""
-    tokens = [token for one in sentences for token in one.output]
-    titles = [text for one in sentences for text in (one.name, one.decoding, *typed(one.flags))]
-    return [*tokens, *(_source(sentences) or ()), *titles, *map(_meaning, _colours(sentences))]
-
-
-def _draw(sentences: Sequence[Sentence], path: Path) -> None:
-    """Place the strips in rows, and draw them."""
+@plot.drawing()
+def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -> list[str]:
+    """Write the picture of one sentence; return the characters that no font has."""
     colours = _colours(sentences)
-    legend = {_meaning(kind): colour for kind, colour in colours.items()}
-    tokens = max([1, *(len(one.output) for one in sentences)])
-    passes = max(1, sum(len(one.passes) for one in sentences))
+    tokens = max([1, *(len(sentence.output) for sentence in sentences)])
+    passes = max(1, sum(len(sentence.passes) for sentence in sentences))
     cell = (min(CELL[0], MATRIX[0] / tokens), min(CELL[1], MATRIX[1] / passes))
     strip = max(NUMBERS + tokens * cell[0], NARROWEST)
     across = max(1, int((WIDTH - 2 * MARGIN + BETWEEN) // (strip + BETWEEN)))
     across = min(across, len(sentences))
-    width = max(2 * MARGIN + across * (strip + BETWEEN) - BETWEEN, 8.0)
-    room = width - 2 * MARGIN
-    lines = source_lines(_source(sentences), FONT, room)
-    heads = [_heads(one, strip if across > 1 else room) for one in sentences]
-    above = [
-        HEAD * len(head) + columns_height(one.output, cell[0])
-        for one, head in zip(sentences, heads)
+    sheet = Sheet(max(2 * MARGIN + across * (strip + BETWEEN) - BETWEEN, 8.0))
+    source = source_lines(source_of(sentences), sheet.room)
+    sheet.head([_fitting(sentences[0].name, TITLE, sheet.room)], source)
+    room = strip if across > 1 else sheet.room
+    titles = _titles(sentences, files)
+    strips = [(one, _heads(one, title, room)) for one, title in zip(sentences, titles)]
+    for first in range(0, len(strips), across):
+        row = strips[first : first + across]
+        heights = [HEAD * len(heads) + labels_height(one.output, cell[0]) for one, heads in row]
+        top = sheet.y + max(heights)
+        for i, (sentence, heads) in enumerate(row):
+            x = MARGIN + i * (strip + BETWEEN)
+            for line, head in enumerate(heads):
+                size, colour = (SMALL, FAINT) if line else (FONT, TEXT)
+                sheet.text(x, sheet.y + (line + 0.5) * HEAD, head, size, color=colour)
+            if sentence.output:
+                _draw_strip(sheet, sentence, (x + NUMBERS, top), cell, colours)
+        sheet.y = top + max(len(one.passes) for one, _ in row) * cell[1] + BETWEEN
+    sheet.legend({_meaning(kind): colour for kind, colour in colours.items()})
+    return sheet.save(path)
+
+
+def _titles(sentences: Sequence[Sentence], files: Sequence[str]) -> list[str]:
+    """Return the sentences' methods, with the file where a method occurs twice."""
+    counts = Counter(sentence.decoding for sentence in sentences)
+    return [
+        sentence.decoding + (f" ({file})" if file and counts[sentence.decoding] > 1 else "")
+        for sentence, file in zip(sentences, files or [""] * len(sentences), strict=True)
     ]
-    top = MARGIN + HEAD * (1 + len(lines)) + 0.1
-    places = []  # the corner of each strip, and the distance from it to its matrix
-    for first in range(0, len(sentences), across):
-        row = range(first, min(first + across, len(sentences)))
-        deepest = max(above[i] for i in row)
-        places += [(MARGIN + (i - first) * (strip + BETWEEN), top, deepest) for i in row]
-        top += deepest + max(len(sentences[i].passes) for i in row) * cell[1] + BETWEEN
-    sheet = Sheet(width, top + legend_height(legend, room) + MARGIN)
-    for i, line in enumerate([_fitting(sentences[0].name, 12, room), *lines]):
-        sheet.text(MARGIN, MARGIN + (i + 0.5) * HEAD, line, 12 if i == 0 else FONT)
-    for one, head, (x, y, deepest) in zip(sentences, heads, places):
-        for i, line in enumerate(head):
-            size, colour = (FONT, "black") if i == 0 else (SMALL, FAINT)
-            sheet.text(x, y + (i + 0.5) * HEAD, line, size, color=colour)
-        if one.output:
-            _draw_strip(sheet, one, (x + NUMBERS, y + deepest), cell, colours)
-    sheet.legend(MARGIN, top, room, legend)
-    sheet.save(path)
 
 
-def _source(sentences: Sequence[Sentence]) -> list[str] | None:
-    """Return the source's tokens, which are equal for all methods; None if no record has them."""
-    return next((one.source for one in sentences if one.source is not None), None)
-
-
-def _heads(sentence: Sentence, room: float) -> list[str]:
+def _heads(sentence: Sentence, title: str, room: float) -> list[str]:
     """Return a strip's lines: method, counts, and flags with the drafter's file name."""
     flags = sentence.flags | {
         name: str(value).replace("\\", "/").rsplit("/", 1)[-1]
@@ -131,7 +110,7 @@ def _heads(sentence: Sentence, room: float) -> list[str]:
     }
     lines = [sentence.summary.split(), " ".join(typed(flags)).split()]
     wrapped = [line for words in lines if words for line in wrap(words, SMALL, room)]
-    return [_fitting(sentence.decoding, FONT, room), *wrapped]
+    return [_fitting(title, FONT, room), *wrapped]
 
 
 def _fitting(text: str, size: float, room: float) -> str:
@@ -168,11 +147,10 @@ def _kinds(sentence: Sentence) -> list[list[str]]:
 
 def _colours(sentences: Sequence[Sentence]) -> dict[str, str]:
     """Return the colours of the kinds that occur, in the legend's order."""
-    found = {kind for one in sentences for row in _kinds(one) for kind in row if kind}
-    known = {kind: colour for kind, colour in COLOURS.items() if kind in found}
-    directions = sorted(found - set(COLOURS) - set(PALE))
-    known |= {kind: DIRECTIONS[i % len(DIRECTIONS)] for i, kind in enumerate(directions)}
-    return known | {kind: colour for kind, colour in PALE.items() if kind in found}
+    kinds = {kind for one in sentences for row in _kinds(one) for kind in row if kind}
+    directions = sorted(kinds - set(COLOURS) - set(PALE))
+    ways = {kind: DIRECTIONS[i % len(DIRECTIONS)] for i, kind in enumerate(directions)}
+    return {kind: colour for kind, colour in (COLOURS | ways | PALE).items() if kind in kinds}
 
 
 def _meaning(kind: str) -> str:
@@ -184,24 +162,13 @@ def _meaning(kind: str) -> str:
 
 
 def _draw_strip(
-    sheet: Sheet,
-    sentence: Sentence,
-    place: tuple[float, float],
-    cell: tuple[float, float],
-    colours: dict[str, str],
+    sheet: Sheet, sentence: Sentence, corner: Pair, cell: Pair, colours: dict[str, str]
 ) -> None:
     """Draw one method's matrix, the tokens above it, and its marks."""
-    left, top = place
-    kinds = _kinds(sentence)
-    sheet.cells(left, top, cell, [[colours.get(kind, NOTHING) for kind in row] for row in kinds])
-    sheet.columns(left, top, cell[0], sentence.output)
-    sheet.rows(left, top, cell[1], len(kinds))
-    sheet.text(left - 0.06, top - LINE * 7 / POINTS, "pass", 7, ha="right", color=FAINT)
-    size = cell_font(*cell)
-    if size is None:
-        return
-    for position, origin in enumerate(sentence.origins):
-        mark = origin.direction or MARKS.get(origin.by)
-        if mark is not None:
-            x, y = left + (position + 0.5) * cell[0], top + (origin.pass_number - 0.5) * cell[1]
-            sheet.text(x, y, mark, size, ha="center", color="white")
+    cells = [[colours.get(kind, NOTHING) for kind in row] for row in _kinds(sentence)]
+    marks = {
+        (origin.pass_number - 1, position): (origin.direction or MARKS[origin.by], "white")
+        for position, origin in enumerate(sentence.origins)
+        if origin.direction or origin.by in MARKS
+    }
+    sheet.matrix(corner, cell, cells, sentence.output, marks)

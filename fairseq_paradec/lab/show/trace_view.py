@@ -7,6 +7,7 @@ sentences, ``trace_text.py`` shows them in a terminal, ``viewer.py`` on a page.
 
 import enum
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,6 +171,13 @@ class Sentence:
         return [self.output[end - size : end] for size, end in zip(sizes, ends)]
 
     @property
+    def written_in(self) -> list[int]:
+        """Return the step that wrote each token of the output, from 1."""
+        if not self.in_blocks:
+            return [origin.pass_number for origin in self.origins]
+        return [number for number, tokens in enumerate(self.steps, start=1) for _ in tokens]
+
+    @property
     def steps_summary(self) -> str:
         """Return tokens, steps and passes in one line."""
         tokens, steps = len(self.output), len(self.steps)
@@ -177,3 +185,8 @@ class Sentence:
             f"tokens: {tokens}, steps: {steps}, tokens per step: {tokens / max(steps, 1):.2f}, "
             f"passes: {len(self.passes)}"
         )
+
+
+def source_of(sentences: Sequence[Sentence]) -> list[str] | None:
+    """Return the source's tokens, equal for all methods; None if no record has them."""
+    return next((one.source for one in sentences if one.source is not None), None)

@@ -10,17 +10,18 @@ Pure functions of the sentences of ``trace_view`` and the graphs of ``ddg``.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...errors import UsageError
 from ...output import printable
 from ...records import Record
 from ..analysis.promises import engine_of, promise_of
-from . import beam_tree, ddg, page
+from . import beam_tree, ddg
+from . import page as writer
 from .symbols import is_rtl, typed
 from .trace_text import MARKS
-from .trace_view import MEANINGS, ORIGINS, Cell, Origin, Pass, Sentence, State
+from .trace_view import MEANINGS, ORIGINS, Cell, Origin, Pass, Sentence, State, source_of
 
 #: The views that a page can open with.
 VIEWS = ("output", "passes", "steps", "dependencies", "tree")
@@ -35,17 +36,22 @@ STATES = tuple(MEANINGS)
 DIGITS = 6
 
 
-def head(title: str, view: str = "output") -> str:
-    """Return a page's beginning; blocks of ``sentence`` and ``page.TAIL`` follow."""
-    return page.head(title, [page.resource("viewer.css")], [page.resource("viewer.js")]) + opening(
-        view
+def page(title: str, view: str, blocks: Iterable[str]) -> Iterator[str]:
+    """Yield a page that opens with a view, piece by piece; ``blocks`` are of ``sentence``."""
+    yield from writer.page(
+        "trace.html",
+        [writer.resource("viewer.css")],
+        [writer.resource("viewer.js")],
+        title=title,
+        blocks=blocks,
+        **opening(view),
     )
 
 
-def opening(view: str = "output") -> str:
-    """Return the beginning of a page's viewer; blocks of sentences follow.
+def opening(view: str = "output") -> dict[str, Any]:
+    """Return the values of ``viewer.html``, the beginning of a page's viewer.
 
-    The page's head needs ``viewer.css`` and ``viewer.js``.
+    Blocks of sentences follow it. The page's head needs ``viewer.css`` and ``viewer.js``.
     """
     if view not in VIEWS:
         raise ValueError(f"view {view!r} is none of {VIEWS}")
@@ -56,12 +62,7 @@ def opening(view: str = "output") -> str:
         "fates": FATES,
         "marks": {state: MARKS.get(state, ("", "")) for state in STATES},
     }
-    return (
-        "<noscript><p>This page needs JavaScript. Without it, <code>paradec trace</code> shows the "
-        "same traces in a terminal.</p></noscript>\n"
-        + f'<div id="viewer" data-view="{view}"></div>\n'
-        + page.data("terms", terms)
-    )
+    return {"view": view, "terms": writer.data("terms", terms)}
 
 
 def sentence(
@@ -85,7 +86,7 @@ def sentence(
     for one, record, file in zip(sentences, records, names, strict=True):
         twice = decodings.count(one.decoding) > 1
         panels.append(_panel(one, record, words) | {"file": printable(file) if twice else ""})
-    source = next((one.source for one in sentences if one.source is not None), None)
+    source = source_of(sentences)
     value = {
         "name": printable(sentences[0].name),
         "source": None if source is None else words.numbers(source),
@@ -94,7 +95,7 @@ def sentence(
         "panels": panels,
         "words": words.known,
     }
-    return page.data("sentence", value)
+    return writer.data("sentence", value)
 
 
 class Words:
