@@ -69,8 +69,8 @@ PICTURES = [
             f"ddg-{number}",
             title,
             text,
-            ("ddgviz", f"pj{TRACE}", "--sentence", str(number)),
-            "--out",
+            ("trace", f"pj{TRACE}", "--sentence", str(number), "--kind", "dependencies"),
+            "--picture",
         )
         for number, title, text in zip(
             GRAPHS,
@@ -101,8 +101,8 @@ PICTURES = [
         "Beam search with four hypotheses whose next steps a small model drafts. All hypotheses "
         "are paths of one tree; the number is the pass in which the model read a token. Grey "
         "tokens were drafted in vain: no hypothesis of the search had them.",
-        ("trace", f"beam{TRACE}", "--sentence", str(RACE)),
-        "--tree",
+        ("trace", f"beam{TRACE}", "--sentence", str(RACE), "--kind", "tree"),
+        "--picture",
     ),
     Picture(
         "acceptance",
@@ -118,8 +118,8 @@ PICTURES = [
         "Two words from each end per step",
         "The target order of `ibdecoder_sa`: the step of each word, its inputs, and which input "
         "sees which (Zhang et al. 2020, Figure 1).",
-        ("order", "--arch", "ibdecoder_sa", "--length", "9"),
-        "--out",
+        ("trace", "--kind", "order", "--arch", "ibdecoder_sa", "--length", "9"),
+        "--picture",
     ),
     Picture(
         "histogram",
