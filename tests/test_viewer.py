@@ -219,7 +219,7 @@ def test_pages_run_their_own_scripts_and_nothing_else(browser, tmp_path):
     values = [NASTY, {"a": NASTY[0]}]
     page = "".join(writer.page("page.html", scripts=[SHOW], title="title"))
     good = "<p id='shown'></p>" + "".join(writer.data("block", value) for value in values)
-    good += writer.table(Table.of([{"<b>": NASTY[0]}]))
+    good += str(writer.table(Table.of([{"<b>": NASTY[0]}])))
     own, bad, bare = (tmp_path / name for name in ("own.html", "bad.html", "bare.html"))
     own.write_text(page.replace("</main>", f"{good}</main>"), "utf-8")
     bad.write_text(page.replace("</main>", f"{good}{HARM}</main>"), "utf-8")
