@@ -17,7 +17,7 @@ from support.tables import refused, run
 from support.trace_records import read, write
 
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.show.ddg import DependencyGraph, Prediction, as_text, from_record
+from fairseq_paradec.lab.show.ddg import DependencyGraph, as_text, from_record
 from fairseq_paradec.lab.show.page import MARK
 
 KIND = ("--kind", "dependencies")
@@ -59,10 +59,12 @@ def test_five_tokens_by_hand() -> None:
     # a: 0.99 of pass 1; b: pass 3, which starts at it; c: pass 4; d: pass 2, third of its window
     shown = [math.exp(value) for value in graph.log_probs]
     assert shown == pytest.approx([0.99, 0.89, 0.79, 0.87, 0.77], abs=1e-12)
-    assert graph.runner_up == ["A", "B", "C", "D", "</S>"]
-    assert graph.runner_up_log_probs == pytest.approx([v - 1 for v in graph.log_probs], abs=1e-12)
+    assert [cell.runner_up for cell in graph.finals] == ["A", "B", "C", "D", "</S>"]
+    second = [cell.runner_up_log_prob for cell in graph.finals]
+    assert second == pytest.approx([v - 1 for v in graph.log_probs], abs=1e-12)
     one = graph.predictions[2][3]
-    assert one == Prediction("d", math.log(0.87), "D", math.log(0.87) - 1)
+    assert one is not None and (one.token, one.log_prob) == ("d", math.log(0.87))
+    assert (one.runner_up, one.runner_up_log_prob) == ("D", math.log(0.87) - 1)
     for number, right in enumerate(("ab", "ad", "abd", "abcd."), start=1):
         assert [graph.is_right(number, i) for i in range(5)] == [t in right for t in "abcd."]
 
@@ -79,9 +81,10 @@ def broken(**fields: Any) -> dict[str, Any]:
         (FIVE | {"decoding": "gad"}, "s: got a trace of 'gad'; allowed: greedy, pj, pgj, hgj"),
         (FIVE | {"output": ["a"]}, "s contradicts itself: what its passes commit"),
         (record(""), "s has no output"),
-        (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
-        (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
-        (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds a value"),
+        (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' lacks a value"),
+        (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' lacks a value"),
+        (broken(log_probs=[-1.0, None, -1.0, -1.0]), "s, pass 2: 'log_probs' lacks a value"),
+        (broken(log_probs=[-1.0]), "s, pass 2: 'log_probs' lacks a value"),
         (broken(start=2), "s, pass 2 starts at 2, after 1 committed"),
         (  # a relaxed rule's trace under a Jacobi decoder's name: `x` was drafted, `b` predicted
             record("a x c", one_pass(0, "a b c", 3, accepted=2) | {"draft": ["a", "x", "c"]}),
@@ -111,7 +114,8 @@ def check(task: Any, got: DependencyGraph, want: Graph, tolerance: float) -> Non
     assert got.tokens == [words[token] for token in want.tokens]
     assert got.final_pass == want.final_pass
     assert got.log_probs == pytest.approx(want.log_probs, abs=tolerance)
-    assert got.runner_up == [None if token is None else words[token] for token in want.runner_up]
+    runner_up = [cell.runner_up for cell in got.finals]
+    assert runner_up == [None if token is None else words[token] for token in want.runner_up]
 
 
 @pytest.mark.usefixtures("exact_softmax")

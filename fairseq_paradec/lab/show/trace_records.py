@@ -23,7 +23,8 @@ def read_sentence(record: Record, name: str) -> Sentence:
     done: list[str] = []
     passes: list[Pass] = []
     entries = field(record, "trace", list, name)
-    if any(type(entry) is dict and "positions" in entry for entry in entries):
+    reordered = any(type(entry) is dict and "positions" in entry for entry in entries)
+    if reordered:
         passes, done = _read_reordered(entries, name)
     else:
         for number, entry in enumerate(entries, start=1):
@@ -46,6 +47,7 @@ def read_sentence(record: Record, name: str) -> Sentence:
         passes,
         _origins(passes, len(output)),
         flags if isinstance(flags, dict) else {},
+        reordered,
     )
 
 
@@ -140,18 +142,21 @@ def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
     if committed is None:
         raise UsageError(f"{where} commits {entry['num_committed']} tokens, which it does not have")
     if EOS in committed:
-        draft, verifier = draft[: len(committed)], verifier[: len(committed)]
+        ends = [len(committed)] * 2
     else:
-        draft, verifier = (_up_to_end(line, accepted) for line in (draft, verifier))
+        ends = [_end(line, accepted) for line in (draft, verifier)]
     before = [Cell(token, State.PREVIOUS, at) for at, token in enumerate(done)]
+    predicted = _verifier_cells(entry, draft, verifier, accepted, len(committed))
+    draft, verifier = draft[: ends[0]], verifier[: ends[1]]
     return Pass(
         number,
         start,
         before + _draft_cells(entry, draft, verifier, accepted, len(committed)),
-        before + _verifier_cells(entry, draft, verifier, accepted, len(committed)),
+        before + predicted[: ends[1]],
         committed,
         list(range(start, start + len(committed))),
         accepted,
+        predicted,
     )
 
 
@@ -211,9 +216,9 @@ def _verifier_cells(
     return cells
 
 
-def _up_to_end(line: list[str], first: int) -> list[str]:
-    """Cut a line after its first ``</s>`` at ``first`` or later."""
-    return line[: line.index(EOS, first) + 1] if EOS in line[first:] else line
+def _end(line: list[str], first: int) -> int:
+    """Return where a line ends: after its first ``</s>`` at ``first`` or later."""
+    return line.index(EOS, first) + 1 if EOS in line[first:] else len(line)
 
 
 def _own(entry: Mapping[str, Any], i: int, token: str, state: State, position: int) -> Cell:

@@ -100,6 +100,7 @@ class Pass:
         committed: the tokens that the pass added to the output, as they were written.
         places: their positions in the output.
         accepted: the number of accepted drafted tokens.
+        predicted: all that the verifier predicted, from ``start`` on, also behind the end.
     """
 
     number: int
@@ -109,6 +110,7 @@ class Pass:
     committed: list[str]
     places: list[int]
     accepted: int = 0
+    predicted: Sequence[Cell] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Sentence:
     passes: list[Pass]  # in order
     origins: list[Origin]  # of each token of the output
     flags: dict[str, Any]  # the method's own, as the record has them; empty if it has none
+    reordered: bool = False  # whether the passes write at any position
 
     @property
     def drafted(self) -> int:

@@ -8,6 +8,7 @@ dependency graph (Santilli et al. 2023, Figure 4); and for beam search with draf
 Pure functions of the sentences of ``trace_view`` and the graphs of ``ddg``.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from . import beam_tree, ddg
 from . import page as writer
 from .symbols import is_rtl, typed
 from .trace_text import MARKS
-from .trace_view import MEANINGS, ORIGINS, Cell, Origin, Pass, Sentence, State, source_of
+from .trace_view import MEANINGS, ORIGINS, Cell, Origin, Sentence, State, source_of
 
 #: The views that a page can open with.
 VIEWS = ("output", "passes", "steps", "dependencies", "tree")
@@ -105,15 +106,16 @@ class Words:
         self.known: list[str] = []
         self._places: dict[str, int] = {}
 
-    def numbers(self, tokens: Iterable[str | None]) -> list[int | None]:
-        """Return where tokens stand in ``known``, new ones appended; None stays None."""
-        return [None if token is None else self._number(token) for token in tokens]
-
-    def _number(self, token: str) -> int:
+    def number(self, token: str) -> int:
+        """Return where a token stands in ``known``, to which a new one is appended."""
         if token not in self._places:
             self._places[token] = len(self.known)
             self.known.append(printable(token))
         return self._places[token]
+
+    def numbers(self, tokens: Iterable[str]) -> list[int]:
+        """Return where tokens stand in ``known``."""
+        return list(map(self.number, tokens))
 
 
 def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
         "flags": typed(one.flags),
         "rtl": is_rtl(one.output),
         "output": words.numbers(one.output),
-        "origins": _origins(one.origins, words),
+        "origins": {"pass_number": [], "by": []} | _columns(one.origins, words),
         "numbers": {
             "tokens": len(one.output),
             "passes": len(one.passes),
@@ -134,8 +136,16 @@ def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
             "promise": promise_of(record),
             "engine": printable(engine_of(record)),
         },
-        "reordered": _is_reordered(record),
-        "passes": [_pass(each, words) for each in one.passes],
+        "reordered": one.reordered,
+        "passes": [
+            {
+                "start": each.start,
+                "committed": len(each.committed),
+                "draft": _own_cells(each.draft, words),
+                "verifier": _own_cells(each.verifier, words),
+            }
+            for each in one.passes
+        ],
         "steps": _steps(one),
         "steps_summary": one.steps_summary,
         **_graph(one, record, words),
@@ -143,67 +153,28 @@ def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
     }
 
 
-def _is_reordered(record: Record) -> bool:
-    """Return whether the passes have positions in the output."""
-    return any("positions" in entry for entry in record["trace"])
+def _columns(items: Sequence[Cell | Origin], words: Words) -> dict[str, list[Any]]:
+    """Return the fields of tokens column by column, without empty columns."""
+    names = [each.name for each in dataclasses.fields(items[0])] if items else []
+    columns = {name: [_plain(getattr(item, name), words) for item in items] for name in names}
+    return {name: values for name, values in columns.items() if values.count(None) < len(values)}
 
 
-def _number(value: float | None) -> float | bool | None:
-    """Return a log-probability for the data: None if unknown, False for -inf."""
-    if value is None:
-        return None
-    return round(value, DIGITS) if math.isfinite(value) else False
+def _plain(value: Any, words: Words) -> Any:
+    """Return a field for the data: states and tokens as numbers, False for a logarithm of zero."""
+    if isinstance(value, State):
+        return STATES.index(value)
+    if isinstance(value, str):
+        return words.number(value)
+    if isinstance(value, float):
+        return round(value, DIGITS) if math.isfinite(value) else False
+    return value
 
 
-def _without_unknown(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Drop columns without values."""
-    return {name: values for name, values in columns.items() if any(v is not None for v in values)}
-
-
-def _columns(tokens: Sequence[Origin | Cell], words: Words) -> dict[str, list[Any]]:
-    """Return the data of tokens by column, without empty columns."""
-    return _without_unknown(
-        {
-            "log_prob": [_number(one.log_prob) for one in tokens],
-            "rank": [one.rank for one in tokens],
-            "runner_up": words.numbers(one.runner_up for one in tokens),
-            "runner_up_log_prob": [_number(one.runner_up_log_prob) for one in tokens],
-            "direction": [_direction(one.direction) for one in tokens],
-            "confidence": [_number(one.confidence) for one in tokens],
-        }
-    )
-
-
-def _origins(origins: Sequence[Origin], words: Words) -> dict[str, Any]:
-    """Return origins column by column."""
-    return {
-        "pass": [one.pass_number for one in origins],
-        "by": [STATES.index(one.by) for one in origins],
-    } | _columns(origins, words)
-
-
-def _direction(name: str | None) -> str | None:
-    return None if name is None else printable(name)
-
-
-def _pass(one: Pass, words: Words) -> dict[str, Any]:
-    """Return a pass; earlier passes' tokens and open positions follow from the origins."""
-    return {
-        "start": one.start,
-        "committed": len(one.committed),
-        "draft": _cells(one.draft, words),
-        "verifier": _cells(one.verifier, words),
-    }
-
-
-def _cells(line: Sequence[Cell], words: Words) -> dict[str, Any]:
-    """Return the pass's own cells of a D or V line, column by column."""
-    cells = [cell for cell in line if cell.state not in (State.PREVIOUS, State.OPEN)]
-    return {
-        "position": [cell.position for cell in cells],
-        "token": words.numbers(cell.token for cell in cells),
-        "state": [STATES.index(cell.state) for cell in cells],
-    } | _columns(cells, words)
+def _own_cells(line: Sequence[Cell], words: Words) -> dict[str, list[Any]]:
+    """Return a pass's own cells of a D or V line: others follow from the origins."""
+    own = [cell for cell in line if cell.state not in (State.PREVIOUS, State.OPEN)]
+    return {"position": [], "token": [], "state": []} | _columns(own, words)
 
 
 def _steps(one: Sentence) -> list[dict[str, Any]]:
@@ -229,29 +200,15 @@ def _graph(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
         graph = ddg.from_record(record, one.name)
     except UsageError as error:  # an older trace, or no output; the other views still work
         return {"graph": None, "no_graph": printable(str(error))}
-    return {
-        "graph": {
-            "final_pass": graph.final_pass,
-            "log_prob": [_number(value) for value in graph.log_probs],
-            "runner_up": words.numbers(graph.runner_up),
-            "runner_up_log_prob": [_number(value) for value in graph.runner_up_log_probs],
-            "waves": graph.waves,
-            "predictions": [_predictions(row, words) for row in graph.predictions],
-        },
-        "no_graph": "",
+    data = _columns(graph.finals, words) | {
+        "final_pass": graph.final_pass,
+        "waves": graph.waves,
+        "predictions": [
+            {"position": []} | _columns([cell for cell in row if cell is not None], words)
+            for row in graph.predictions
+        ],
     }
-
-
-def _predictions(row: Sequence[ddg.Prediction | None], words: Words) -> dict[str, Any]:
-    """Return a pass's predictions by column."""
-    known = [(at, one) for at, one in enumerate(row) if one is not None]
-    return {
-        "position": [at for at, _ in known],
-        "token": words.numbers(one.token for _, one in known),
-        "log_prob": [_number(one.log_prob) for _, one in known],
-        "runner_up": words.numbers(one.runner_up for _, one in known),
-        "runner_up_log_prob": [_number(one.runner_up_log_prob) for _, one in known],
-    }
+    return {"graph": data, "no_graph": ""}
 
 
 def _tree(one: Sentence, record: Record, words: Words) -> dict[str, Any] | None:

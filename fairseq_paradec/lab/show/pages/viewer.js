@@ -41,6 +41,7 @@ const direction = (rtl) => (rtl ? "rtl" : "ltr");
 const word = (number) => sentence.words[number];
 const at = (columns, name, i) => (columns[name] ? columns[name][i] : null);
 const stateName = (number) => terms.states[number];
+const wayOf = (columns, i) => (at(columns, "direction", i) === null ? null : word(columns.direction[i]));
 const plural = (count, name, ending = "s") => `${count} ${name}${count === 1 ? "" : ending}`;
 
 // ---- the controls, made once --------------------------------------------------------------------
@@ -228,8 +229,8 @@ function drawOutput(panel, body, number) {
   const { origins } = panel;
   for (const [position, written] of panel.output.entries()) {
     const name = stateName(origins.by[position]);
-    const pass = origins.pass[position];
-    const way = at(origins, "direction", position);
+    const pass = origins.pass_number[position];
+    const way = wayOf(origins, position);
     const classes = way ? `box written way${wayNumber(way)}` : `box ${name}`;
     const box = token(line, "origin", number, position, pass, name, classes, word(written));
     make(box, "small", { dir: "ltr" }, way ? `${pass} · ${way}` : marked(name, String(pass)));
@@ -312,7 +313,7 @@ function drawWritten(panel, line, number, one, pass) {
   const mine = new Map(one.verifier.position.map((position, i) => [position, i]));
   for (let position = 0; position < panel.output.length; position += 1) {
     if (mine.has(position)) cell(line, "verifier", number, one.verifier, mine.get(position), pass);
-    else if (panel.origins.pass[position] < pass) earlier(panel, line, number, position, pass);
+    else if (panel.origins.pass_number[position] < pass) earlier(panel, line, number, position, pass);
     else token(line, "open", number, position, pass, "open", "open", "");
     line.append(" ");
   }
@@ -330,7 +331,7 @@ function drawSteps(panel, body, number) {
     for (const position of step.position) {
       const name = stateName(panel.origins.by[position]);
       const text = word(panel.output[position]);
-      token(line, "origin", number, position, panel.origins.pass[position], name, "plain", text);
+      token(line, "origin", number, position, panel.origins.pass_number[position], name, "plain", text);
       line.append(" ");
     }
   }
@@ -339,7 +340,6 @@ function drawSteps(panel, body, number) {
 
 // ---- dependencies -------------------------------------------------------------------------------
 
-const NODE = { height: 38, gap: 8, between: 44, least: 46, most: 150, top: 26 };
 const CELL = { width: 36, height: 20, left: 44 };
 const measure = document.createElement("canvas").getContext("2d");
 measure.font = "13px system-ui, sans-serif";
@@ -369,67 +369,79 @@ function fit(text, width) {
   return `${letters.join("")}…`;
 }
 
+// Boxes in columns from left to right, with curves between them. A node has its token's number, its
+// column, its row (from the middle of a column's height or from the top), the pass that made it, a
+// class and a small text; `links` are pairs of nodes, the right one first; `hot(i)` are those to
+// point out at node i, and `isOpen(pass, after)` says what is not there yet.
+function drawNodes(parent, nodes, links, look) {
+  const texts = nodes.map((node) => fit(word(node.token), look.most - look.around));
+  const widths = [];
+  for (const [i, { column }] of nodes.entries()) {
+    const width = Math.ceil(measure.measureText(texts[i]).width) + look.around;
+    widths[column] = Math.max(widths[column] || look.least, width);
+  }
+  const lefts = widths.map((_, column) =>
+    widths.slice(0, column).reduce((sum, width) => sum + width + look.between, 1));
+  const places = nodes.map(({ column, row }) =>
+    ({ x: lefts[column], y: look.top + row * look.apart, width: widths[column] }));
+  const bottom = Math.max(...places.map((place) => place.y)) + look.apart;
+  const svg = draw(parent, "svg", { class: `graph ${look.what}`, height: bottom,
+    width: lefts.at(-1) + widths.at(-1) + 1 });
+  const edges = draw(svg, "path", { class: "edges" });
+  const hot = draw(svg, "path", { class: "edges hot" });
+  for (const [i, node] of nodes.entries()) {
+    const { x, y, width } = places[i];
+    const group = draw(svg, "g", { class: `token node ${node.class}`, tabindex: -1, role: "img",
+      "data-what": look.what, "data-panel": look.panel, "data-position": i, "data-pass": node.pass });
+    draw(group, "rect", { x, y, width, height: look.height, rx: 4 });
+    look.write(group, node, texts[i], { x, y, width });
+  }
+  const curves = (some) => some.map(([from, to]) => curve(places[from], places[to], look)).join("");
+  svg.drawEdges = (pass) => edges.setAttribute("d",
+    curves(links.filter(([from]) => !look.isOpen(nodes[from].pass, pass))));
+  svg.drawHot = (i) => hot.setAttribute("d", i === null ? "" : curves(look.hot(i)));
+  return { svg, places };
+}
+
+// From a box back to one in an earlier column, to which an arrow leads.
+function curve(from, to, { height, arrow }) {
+  const [x1, y1] = [from.x, from.y + height / 2];
+  const [x2, y2] = [to.x + to.width + (arrow ? 6 : 0), to.y + height / 2];
+  const middle = arrow ? [(x1 + x2) / 2, (x1 + x2) / 2] : [x2, x1];
+  return `M${x1},${y1}C${middle[0]},${y1} ${middle[1]},${y2} ${x2},${y2}` +
+    (arrow ? "l0,-3.5 l-6,3.5 l6,3.5 l0,-3.5" : "");
+}
+
 // Waves from left to right, the tokens of a wave below each other.
 function drawGraph(panel, graph, parent, number) {
   const tallest = Math.max(...graph.waves.map((wave) => wave.length));
-  const height = NODE.top + tallest * (NODE.height + NODE.gap);
-  const svg = draw(parent, "svg", { class: "graph", height });
-  const edges = draw(svg, "path", { class: "edges" });
-  const hot = draw(svg, "path", { class: "edges hot" });
-  const places = [];
-  let x = 1;
-  for (const wave of graph.waves) {
-    const texts = wave.map((position) => fit(word(panel.output[position]), NODE.most - 16));
-    const widest = Math.max(...texts.map((text) => measure.measureText(text).width));
-    const width = Math.max(NODE.least, Math.ceil(widest) + 16);
-    let y = NODE.top + ((tallest - wave.length) * (NODE.height + NODE.gap)) / 2;
-    draw(svg, "text", { class: "wave", x: x + width / 2, y: 14 },
-      String(graph.final_pass[wave[0]]));
+  const nodes = [];
+  for (const [column, wave] of graph.waves.entries()) {
     for (const [i, position] of wave.entries()) {
-      places[position] = { x, y, width };
-      drawNode(svg, graph, number, position, places[position], texts[i], wave.length > 1);
-      y += NODE.height + NODE.gap;
+      nodes[position] = { token: panel.output[position], column, row: (tallest - wave.length) / 2 + i,
+        pass: graph.final_pass[position], class: wave.length > 1 ? "parallel" : "",
+        chance: probability(graph.log_prob[position], 2) };
     }
-    x += width + NODE.between;
   }
-  svg.setAttribute("width", x - NODE.between + 1);
-  svg.drawEdges = (pass) => {
-    edges.setAttribute("d", graph.waves.slice(1).map((wave, i) =>
-      graph.final_pass[wave[0]] > pass ? "" : wave.map((position) =>
-        graph.waves[i].map((other) => edge(places, position, other)).join("")).join("")).join(""));
-  };
-  svg.drawHot = (position) => {
-    hot.setAttribute("d", position === null ? "" : neighbours(graph, position).map(([from, to]) =>
-      edge(places, from, to)).join(""));
-  };
+  const links = nodes.flatMap((_, position) => waitedFor(graph, position)
+    .map((other) => [position, other]));
+  const { svg, places } = drawNodes(parent, nodes, links, { what: "graph", panel: number,
+    height: 38, apart: 46, top: 26, between: 44, least: 46, most: 150, around: 16, arrow: true,
+    hot: (position) => links.filter((link) => link.includes(position)),
+    isOpen: (made, pass) => made > pass,
+    write: (group, node, text, { x, y, width }) => {
+      draw(group, "text", { class: "word", x: x + width / 2, y: y + 16 }, text);
+      draw(group, "text", { class: "probability", x: x + width / 2, y: y + 31 }, node.chance);
+    } });
+  for (const wave of graph.waves) {
+    const { x, width } = places[wave[0]];
+    draw(svg, "text", { class: "wave", x: x + width / 2, y: 14 }, String(graph.final_pass[wave[0]]));
+  }
 }
 
-function drawNode(svg, graph, number, position, { x, y, width }, text, parallel) {
-  const node = draw(svg, "g", { class: `token node${parallel ? " parallel" : ""}`, tabindex: -1,
-    role: "img", "data-what": "graph", "data-panel": number, "data-position": position,
-    "data-pass": graph.final_pass[position] });
-  draw(node, "rect", { x, y, width, height: NODE.height, rx: 5 });
-  draw(node, "text", { class: "word", x: x + width / 2, y: y + 16 }, text);
-  draw(node, "text", { class: "probability", x: x + width / 2, y: y + 31 },
-    probability(graph.log_prob[position], 2));
-}
-
-// An arrow from a token back to one that it waited for.
-function edge(places, from, to) {
-  const start = places[from];
-  const end = places[to];
-  const [x1, y1] = [start.x, start.y + NODE.height / 2];
-  const [x2, y2] = [end.x + end.width, end.y + NODE.height / 2];
-  const middle = (x1 + x2) / 2;
-  return `M${x1},${y1}C${middle},${y1} ${middle},${y2} ${x2 + 6},${y2}l0,-3.5 l-6,3.5 l6,3.5 l0,-3.5`;
-}
-
-function neighbours(graph, position) {
-  const wave = graph.waves.findIndex((one) => one.includes(position));
-  return [
-    ...(graph.waves[wave - 1] || []).map((other) => [position, other]),
-    ...(graph.waves[wave + 1] || []).map((other) => [other, position]),
-  ];
+// The tokens of the wave before.
+function waitedFor(graph, position) {
+  return graph.waves[graph.waves.findIndex((wave) => wave.includes(position)) - 1] || [];
 }
 
 const KINDS = { before: "committed before", kept: "right, and final already", final: "final from here on",
@@ -516,7 +528,6 @@ function addCursor(panel, graph, svg, number, where, top) {
 
 // ---- a beam's tree ------------------------------------------------------------------------------
 
-const LEAF = { height: 22, apart: 26, between: 18, most: 110, top: 2 };
 const FATES = ["best", "kept", "never"]; // classes, in the order of terms.fates
 
 function drawTree(panel, body, number) {
@@ -528,52 +539,21 @@ function drawTree(panel, body, number) {
   const needed = tree.fate.filter((fate) => FATES[fate] !== "never").length;
   make(body, "h4", {}, `${plural(tree.token.length, "token")} read in ` +
     `${plural(panel.passes.length, "pass", "es")}, ${needed} of them needed`);
-  const parent = scroller(body, `tree of ${panel.decoding}`);
-  const texts = tree.token.map((one) => fit(word(one), LEAF.most - 30));
-  const widths = [];
-  for (const [i, column] of tree.column.entries()) {
-    const width = Math.ceil(measure.measureText(texts[i]).width) + 30; // the pass stands behind it
-    widths[column] = Math.max(widths[column] || 0, width);
-  }
-  const lefts = widths.map((_, column) =>
-    widths.slice(0, column).reduce((sum, width) => sum + width + LEAF.between, 1));
-  const places = tree.column.map((column, i) =>
-    ({ x: lefts[column], y: LEAF.top + tree.row[i] * LEAF.apart, width: widths[column] }));
-  const svg = draw(parent, "svg", { class: "graph tree",
-    width: lefts.at(-1) + widths.at(-1) + 1,
-    height: LEAF.top + (Math.max(...tree.row) + 1) * LEAF.apart });
-  const edges = draw(svg, "path", { class: "edges" });
-  const hot = draw(svg, "path", { class: "edges hot" });
-  for (const [i, place] of places.entries()) drawLeaf(svg, tree, number, i, place, texts[i]);
-  const branch = (i) => (tree.parent[i] < 0 ? "" : branchOf(places[tree.parent[i]], places[i]));
-  svg.drawEdges = (pass) => {
-    edges.setAttribute("d", places.map((_, i) => (unread(tree.pass[i], pass) ? "" : branch(i))).join(""));
-  };
-  svg.drawHot = (leaf) => {
-    const way = [];
-    for (let i = leaf; i !== null && i >= 0; i = tree.parent[i]) way.push(branch(i));
-    hot.setAttribute("d", way.join(""));
-  };
+  const nodes = tree.token.map((token, i) => ({ token, column: tree.column[i], row: tree.row[i],
+    pass: tree.pass[i], class: FATES[tree.fate[i]] }));
+  const up = (i) => (tree.parent[i] < 0 ? [] : [[i, tree.parent[i]], ...up(tree.parent[i])]);
+  const links = nodes.flatMap((_, i) => up(i).slice(0, 1));
+  drawNodes(scroller(body, `tree of ${panel.decoding}`), nodes, links, { what: "tree",
+    panel: number, height: 22, apart: 26, top: 2, between: 18, least: 0, most: 110, around: 30,
+    hot: up, isOpen: unread,
+    write: (group, node, text, { x, y, width }) => {
+      draw(group, "text", { class: "word", x: x + (width - 14) / 2, y: y + 15 }, text);
+      draw(group, "text", { class: "read", x: x + width - 11, y: y + 15 }, node.pass);
+    } });
 }
 
 // After the slider's last pass the search may go on with other hypotheses: they are shown with it.
 const unread = (read, pass) => read > pass && pass < lastPass();
-
-function drawLeaf(svg, tree, number, i, { x, y, width }, text) {
-  const leaf = draw(svg, "g", { class: `token node ${FATES[tree.fate[i]]}`, tabindex: -1,
-    role: "img", "data-what": "tree", "data-panel": number, "data-position": i,
-    "data-pass": tree.pass[i] });
-  draw(leaf, "rect", { x, y, width, height: LEAF.height, rx: 4 });
-  draw(leaf, "text", { class: "word", x: x + (width - 14) / 2, y: y + 15 }, text);
-  draw(leaf, "text", { class: "read", x: x + width - 11, y: y + 15 }, tree.pass[i]);
-}
-
-// From a token to one that continues it.
-function branchOf(from, to) {
-  const [x1, y1] = [from.x + from.width, from.y + LEAF.height / 2];
-  const [x2, y2] = [to.x, to.y + LEAF.height / 2];
-  return `M${x1},${y1}C${x2},${y1} ${x1},${y2} ${x2},${y2}`;
-}
 
 // ---- after pass t -------------------------------------------------------------------------------
 
@@ -583,7 +563,7 @@ function showPass() {
   after.textContent = `after pass ${pass} of ${lastPass()}`;
   for (const section of panels.children) {
     const panel = sentence.panels[section.dataset.panel];
-    const done = panel.origins.pass.filter((one) => one <= pass).length;
+    const done = panel.origins.pass_number.filter((one) => one <= pass).length;
     section.querySelector("progress").value = done;
     const total = panel.output.length;
     const finished = pass >= active(panel) ? `all ${plural(total, "token")} written`
@@ -672,7 +652,7 @@ function legendOfOutput() {
   const ways = new Set();
   for (const { origins } of sentence.panels) {
     for (const [i, by] of origins.by.entries()) {
-      const way = at(origins, "direction", i);
+      const way = wayOf(origins, i);
       if (way) ways.add(way);
       else used.add(stateName(by));
     }
@@ -752,8 +732,8 @@ function describe(element) {
 
 function ofOrigin(panel, position) {
   const { origins } = panel;
-  const number = origins.pass[position];
-  const way = at(origins, "direction", position);
+  const number = origins.pass_number[position];
+  const way = wayOf(origins, position);
   if (number > state.pass && root.dataset.view === "output") {
     return { token: "·", position, by: terms.meanings.open };
   }
@@ -780,7 +760,7 @@ function facts(columns, i) {
 
 function ofCell(cells, position, pass, what) {
   const i = cells.position.indexOf(position);
-  const way = at(cells, "direction", i);
+  const way = wayOf(cells, i);
   const name = stateName(cells.state[i]);
   const meaning = way ? `written by direction ${way}` : terms.meanings[name];
   return {
@@ -796,14 +776,14 @@ function ofGraph(panel, position) {
   const { graph } = panel;
   const number = graph.final_pass[position];
   if (number > state.pass) return { token: "·", position, by: "not final yet" };
-  const waited = neighbours(graph, position).filter(([from]) => from === position);
+  const waited = waitedFor(graph, position);
   return {
     token: word(panel.output[position]),
     position,
     pass: number,
     by: `final from pass ${number} on`,
     ...facts(graph, position),
-    waited: waited.map(([, other]) => word(panel.output[other])).join(" ") || null,
+    waited: waited.map((other) => word(panel.output[other])).join(" ") || null,
   };
 }
 
