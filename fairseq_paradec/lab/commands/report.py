@@ -134,49 +134,31 @@ def records(file: BinaryIO, tally: Tally, lines: Index) -> Iterator[Record]:
         yield record
 
 
-# ---- sentences ---------------------------------------------------------------------------------
+def blocks(traces: Sequence[Index], limit: int) -> Iterator[str]:
+    """Yield the viewer's blocks: sentences of all traces, then those of fewer, by their numbers.
 
-
-def shared(traces: Sequence[Index], limit: int) -> list[Key]:
-    """Return the first sentences, by number, that all traces have with the same source."""
-    first, *others = (trace.places for trace in traces)
-    same = [
-        key
-        for key, (_, _, source) in first.items()
-        if all(key in other and other[key][2] == source for other in others)
-    ]
-    return heapq.nsmallest(limit, same, key=_number)
-
-
-def _number(key: Key) -> tuple[int, int]:
-    """Return a sentence's number, or its line's, to sort by."""
-    number = key[0].rsplit(" ", 1)[-1]
-    return int(number) if number.isdecimal() else 0, key[1]
-
-
-def blocks(traces: Sequence[Index], keys: Sequence[Key], limit: int) -> Iterator[str]:
-    """Yield the viewer's blocks: of these sentences of all traces, or of each trace's first ones.
-
-    Args:
-        traces: where the sentences stand.
-        keys: the sentences of all traces; if there is none, each trace's are shown by themselves.
-        limit: how many of each trace.
+    Sentences of the same number but of another source are others.
     """
-    if keys:
-        for key in keys:
-            yield _block(traces, key, key[0])
-        return
+    owners: dict[tuple[Key, int], list[Index]] = {}
     for trace in traces:
-        for key in heapq.nsmallest(limit, trace.places, key=_number):
-            yield _block([trace], key, f"{Path(trace.path).name}, {key[0]}")
+        for key, (_, _, source) in trace.places.items():
+            owners.setdefault((key, source), []).append(trace)
 
+    def rank(sentence: tuple[Key, int]) -> tuple[int, int, int]:
+        (name, nth), _ = sentence
+        number = name.rsplit(" ", 1)[-1]
+        return -len(owners[sentence]), int(number) if number.isdecimal() else 0, nth
 
-def _block(traces: Sequence[Index], key: Key, name: str) -> str:
-    """Return the viewer's block of a sentence, under this name."""
-    read = [trace.read(key)[1] for trace in traces]
-    sentences = [trace_records.read_sentence(record, key[0]) for record in read]
-    sentences[0] = dataclasses.replace(sentences[0], name=name)
-    return viewer.sentence(sentences, read, [Path(trace.path).name for trace in traces])
+    names = {trace.path: Path(trace.path).name for trace in traces}
+    for sentence in heapq.nsmallest(limit, owners, key=rank):
+        key, _ = sentence
+        found = [trace.read(key)[1] for trace in owners[sentence]]
+        yield viewer.sentence(
+            [trace_records.read_sentence(record, key[0]) for record in found],
+            found,
+            [names[trace.path] for trace in owners[sentence]],
+            [names[trace.path] for trace in traces if trace not in owners[sentence]],
+        )
 
 
 # ---- pictures ----------------------------------------------------------------------------------
@@ -229,7 +211,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=arguments.whole_number,
         default=20,
         metavar="N",
-        help="show the passes of at most N sentences that all traces have (default: 20)",
+        help="show the passes of at most N sentences, first of those in all traces (default: 20)",
     )
 
 
@@ -242,18 +224,15 @@ def run(args: argparse.Namespace) -> int:
         raise option_error("--out", out, "a page's name, such as report.html")
     pages.check_page("--out", out)
     folder = read_folder(args.folder)
-    keys = shared(folder.traces, args.sentences) if folder.traces else []
+    found = report.Contents(
+        args.title or f"Report of {args.folder.resolve().name}",
+        folder.documents,
+        folder.tallies,
+        folder.skipped,
+        blocks(folder.traces, args.sentences) if folder.traces else None,
+    )
     with pages.whole_file(out) as file:
-        file.writelines(
-            report.page(
-                args.title or f"Report of {args.folder.resolve().name}",
-                report.Contents(folder.documents, folder.tallies, folder.skipped),
-                pictures,
-                acceptance(folder.tallies),
-                blocks(folder.traces, keys, args.sentences) if folder.traces else None,
-                bool(keys),
-            )
-        )
+        file.writelines(report.page(found, pictures, acceptance(folder.tallies)))
     for name, reason in folder.skipped.items():
         print(printable(f"left out: {name}, {reason}"))
     print(f"{out}: {len(folder.documents)} results, {len(folder.tallies)} traces or statistics")

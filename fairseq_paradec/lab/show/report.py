@@ -5,19 +5,17 @@ page's parts are the values of ``pages/report.html``.
 """
 
 import io
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from ..analysis.acceptance_by_position import as_table
 from ..analysis.benchmark_tables import label
 from ..analysis.promises import EXACT, NOT_RECORDED
 from ..data.table import Result, Table, column
 from . import page as writer
 from . import viewer
-from .tally import Tally, decodings, per_sentence, totals
+from .tally import Tally, totals
 
 #: Kinds of files in the order of the page, and their headings in the contents.
 KINDS = {
@@ -28,84 +26,57 @@ KINDS = {
     "statistics": "Statistics",
 }
 
-#: The ``id`` of the totals of all traces, and of the view of their sentences.
-TOTALS, VIEWER = "totals", "sentences"
-
 #: A picture as SVG, and its description.
 Picture = tuple[bytes, str]
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is on a page."""
+    """What is on a page; files are in the order of their names."""
 
-    documents: Sequence[Result]  # files of JSON, by name
-    tallies: Sequence[Tally]  # traces and statistics, by name
+    title: str
+    documents: Sequence[Result]
+    tallies: Sequence[Tally]  # of traces and statistics
     skipped: Mapping[str, str]  # the reason for each file left out, by name
-
-    @property
-    def files(self) -> list[Result | Tally]:
-        """All files that are on the page."""
-        return [*self.documents, *self.tallies]
+    sentences: Iterable[str] | None  # blocks of ``viewer.sentence``; None without traces
 
 
 def page(
-    title: str,
     contents: Contents,
     pictures: Callable[[Result], Sequence[Picture]],
     acceptance: Sequence[Picture],
-    sentences: Iterable[str] | None,
-    is_shared: bool,
 ) -> Iterator[str]:
     """Yield the page piece by piece.
 
     Args:
-        title: its heading.
-        contents: its files.
+        contents: what is on it.
         pictures: draws those of a document, when its part is written.
         acceptance: pictures of all traces.
-        sentences: blocks of ``viewer.sentence``; None without traces.
-        is_shared: whether they are of all traces.
     """
-    names = ["report", *([] if sentences is None else ["viewer"])]
-    ids = anchors(one.name for one in contents.files)
-    dates = [one.content["date"] for one in contents.documents]
+    names = ["report", *([] if contents.sentences is None else ["viewer"])]
+    files: list[Result | Tally] = [*contents.documents, *contents.tallies]
     yield from writer.page(
         "report.html",
         # the report's own style comes last
         [writer.resource(f"{name}.css") for name in reversed(names)],
         [writer.resource(f"{name}.js") for name in names],
-        title=title,
-        counts=Counter(KINDS[one.kind].lower() for one in contents.files),
-        newest=max(dates, default=None),
+        **vars(contents),
+        counts=Counter(KINDS[one.kind].lower() for one in files),
+        newest=max((one.content["date"] for one in contents.documents), default=None),
         warnings=warnings(contents.documents, contents.tallies),
-        links=_links(contents.files, ids, sentences is not None),
+        links={
+            heading: [(one.name, title_of(one)) for one in files if one.kind == kind]
+            for kind, heading in KINDS.items()
+        },
         machines=machines(contents.documents),
-        skipped=contents.skipped,
-        documents=(
-            {"id": ids[one.name], "pictures": pictures(one), **_facts(one)}
-            for one in contents.documents
-        ),
         totals=totals(contents.tallies) if contents.tallies else None,
+        title_of=title_of,
+        machine_of=machine_of,
+        in_words=in_words,
+        pictures=pictures,
         acceptance=acceptance,
-        sentences=sentences,
-        is_shared=is_shared,
-        tallies=[_parts(one, ids[one.name]) for one in contents.tallies],
         **viewer.opening(),
     )
-
-
-def anchors(names: Iterable[str]) -> dict[str, str]:
-    """Return an ``id`` for each file's part of the page, by the file's name."""
-    ids: dict[str, str] = {}
-    for name in names:
-        stem = re.sub(r"[^a-z0-9]+", "-", name.rsplit(".", 1)[0].lower()).strip("-")
-        wanted, number = f"file-{stem}", 1
-        while wanted in ids.values():
-            number += 1
-            wanted = f"file-{stem}-{number}"
-        ids[name] = wanted
-    return ids
 
 
 def svg(draw: Callable[[BinaryIO], object]) -> bytes:
@@ -115,64 +86,18 @@ def svg(draw: Callable[[BinaryIO], object]) -> bytes:
     return file.getvalue()
 
 
-# ---- parts -------------------------------------------------------------------------------------
-
-
-def _links(
-    files: Iterable[Result | Tally], ids: Mapping[str, str], has_viewer: bool
-) -> dict[str, list[tuple[str, str, str]]]:
-    """Return the links to all parts by their heading: ``id``, text, file."""
-    links: dict[str, list[tuple[str, str, str]]] = {name: [] for name in KINDS.values()}
-    for one in files:
-        links[KINDS[one.kind]].append((ids[one.name], _title(one), one.name))
-    if has_viewer:
-        links["Traces"].insert(0, (VIEWER, "sentence by sentence", ""))
-    if first := links["Traces"] or links["Statistics"]:
-        first.insert(0, (TOTALS, "all side by side", ""))
-    return {name: lines for name, lines in links.items() if lines}
-
-
-def _title(one: Result | Tally) -> str:
+def title_of(one: Result | Tally) -> str:
     """Return a file's title in the contents and above its part."""
-    return str(one.content["title"]) if isinstance(one, Result) else "; ".join(decodings(one))
+    return str(one.content["title"]) if isinstance(one, Result) else "; ".join(one.decodings)
 
 
-def _facts(one: Result) -> dict[str, Any]:
-    """Return the values of a document's part."""
-    content = one.content
-    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    facts = {**content.get("setting", {}), **content.get("signatures", {})}
-    return {
-        "title": _title(one),
-        "name": one.name,
-        "about": "; ".join([one.name, content["date"], _machine(one), versions]),
-        "command": content["command"],
-        "notes": content["notes"],
-        "facts": {name: _in_words(value) for name, value in facts.items()},
-        "tables": one.tables,
-    }
-
-
-def _in_words(value: Any) -> str:
+def in_words(value: Any) -> str:
     """Return a fact in words."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {each}" for name, each in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "unknown" if value is None else str(value)
-
-
-def _parts(one: Tally, anchor: str) -> dict[str, Any]:
-    """Return the values of a trace's or statistics' part."""
-    return {
-        "id": anchor,
-        "title": f"{_title(one)} ({one.name})",
-        "name": one.name,
-        "notes": [
-            f"`{' '.join(filter(None, name))}`: sentences: {n}" for name, n in one.methods.items()
-        ],
-        "tables": [per_sentence(one), *([as_table(one.positions)] if one.positions else [])],
-    }
 
 
 # ---- what differs ------------------------------------------------------------------------------
@@ -185,7 +110,7 @@ def warnings(
     found = [
         (
             "Times of different machines must not be compared.",
-            _parted((one.name, _machine(one)) for one in documents),
+            _parted((one.name, machine_of(one)) for one in documents),
         )
     ]
     for kind, what in (
@@ -221,7 +146,7 @@ def _beyond_ties(tallies: Sequence[Tally], promise: str) -> list[str]:
     ]
 
 
-def _machine(one: Result) -> str:
+def machine_of(one: Result) -> str:
     """Return the machine of a document."""
     machine = one.content["machine"]
     return (

@@ -75,7 +75,7 @@ document.querySelectorAll(".command").forEach(copyable);
 
 // Links lead to other parts of the page, too, which are no sentences; keys scroll its tables.
 addEventListener("hashchange", (event) => {
-  if (document.getElementById(location.hash.slice(1))) event.stopImmediatePropagation();
+  if (document.getElementById(decodeURIComponent(location.hash.slice(1)))) event.stopImmediatePropagation();
 });
 addEventListener("keydown", (event) => {
   if (!document.activeElement.closest("#viewer")) event.stopPropagation();
