@@ -45,8 +45,8 @@ def test_mistakes_are_named(capsys):
     for arguments, message in (
         (["--directions", "3"], "--directions: got 3; allowed: 1, or an even number"),
         (["--arch", "nothing"], "--arch: got 'nothing'; allowed: ibdecoder, ibdecoder_sa, imd"),
-        (["--words", "a", "--length", "3"], "--words: got "),
-        (["some.jsonl"], "FILE: got "),
+        (["--words", "a", "--length", "3"], "--words a excludes --length"),
+        (["some.jsonl"], "FILE some.jsonl excludes --kind order"),
         (["--words", " "], "--words: got ' '; allowed: 1 to 200 words"),
         (["--rewrite", "no"], "--rewrite: got 'no'; allowed: a file that can be read (No such"),
     ):

@@ -57,7 +57,7 @@ def check_told(told, one):
     for place, (tip, fact) in enumerate(zip(told, read_sentence(one, "s").origins, strict=True)):
         assert tip["token"] == one["output"][place]
         assert (tip["position"], tip["pass"]) == (str(place), str(fact.pass_number))
-        by = f"written by direction {fact.direction}" if fact.direction else ORIGINS[fact.by]
+        by = f"written by direction {fact.direction}" if fact.direction else ORIGINS[fact.state]
         assert tip["by"] == by
         share, log_prob = re.fullmatch(r"(\S+) \(log (\S+)\)", tip["probability"]).groups()
         assert float(log_prob) == pytest.approx(fact.log_prob, abs=6e-5)

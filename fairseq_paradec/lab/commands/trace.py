@@ -100,8 +100,9 @@ def run(args: argparse.Namespace) -> int:
     if args.kind == ORDER:
         for name in ("file", "html", "sentence", "limit", "image_size"):
             if given := getattr(args, name):
-                named = "FILE" if name == "file" else flag(name)
-                raise excludes(named, given, f"--kind {ORDER}")
+                if name == "file":
+                    raise excludes("FILE", given[0], f"--kind {ORDER}")
+                raise excludes(flag(name), given, f"--kind {ORDER}")
         return target_orders.run(args)
     _check(args)
     if isinstance(sys.stdout, io.TextIOWrapper):

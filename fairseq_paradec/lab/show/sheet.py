@@ -74,11 +74,15 @@ class Sheet:
             self.y += HEAD
         self.y += 0.1
 
+    def rectangle(self, corner: Pair, size: Pair, **how: Any) -> None:
+        """Draw a rectangle from its upper left corner."""
+        self.axes.add_patch(Rectangle(corner, *size, **({"linewidth": 0.5} | how)))
+
     def box(self, corner: Pair, size: Pair, text: str, font: float, **how: Any) -> None:
         """Draw a rectangle with a token in its middle, or at its left with ``ha="left"``."""
         (x, y), (width, height) = corner, size
         ha = how.pop("ha", "center")
-        self.axes.add_patch(Rectangle(corner, width, height, **({"linewidth": 0.5} | how)))
+        self.rectangle(corner, size, **how)
         left = x + (0.04 if ha == "left" else width / 2)
         self.text(left, y + height / 2, label(text), font, ha=ha, zorder=how.get("zorder", 1) + 1)
 
@@ -88,7 +92,7 @@ class Sheet:
         cell: Pair,
         colours: Sequence[Sequence[str]],
         tokens: Sequence[str],
-        marks: Mapping[Pair, tuple[str, str]],
+        marks: Mapping[tuple[int, int], tuple[str, str]],
     ) -> None:
         """Draw passes by positions, as one image, with white lines between large cells.
 
@@ -110,8 +114,7 @@ class Sheet:
             lines: dict[str, Any] = {"colors": "white", "linewidth": 0.6}
             self.axes.vlines([x + i * width for i in range(1, columns)], y, bottom, **lines)
             self.axes.hlines([y + i * height for i in range(1, rows)], x, right, **lines)
-        frame = {"fill": False, "edgecolor": EDGE, "linewidth": 0.5}
-        self.axes.add_patch(Rectangle(corner, right - x, bottom - y, **frame))
+        self.rectangle(corner, (right - x, bottom - y), fill=False, edgecolor=EDGE)
         size, every = _label_font(width)
         for i in range(0, columns, every):
             upright = {"rotation": 90, "va": "bottom", "ha": "center"}
@@ -133,10 +136,8 @@ class Sheet:
             taken = 0.5 + text_width(name, 8)
             if x > MARGIN and x + taken > self.width - MARGIN:
                 x, self.y = MARGIN, self.y + LEGEND
-            middle, style = self.y + LEGEND / 2, {"edgecolor": EDGE, "linewidth": 0.5}
-            self.axes.add_patch(
-                Rectangle((x, middle - 0.06), 0.16, 0.12, facecolor=colour, **style)
-            )
+            middle = self.y + LEGEND / 2
+            self.rectangle((x, middle - 0.06), (0.16, 0.12), facecolor=colour, edgecolor=EDGE)
             self.text(x + 0.22, middle, name, 8)
             x += taken
         self.y += LEGEND

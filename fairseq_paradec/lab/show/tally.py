@@ -160,4 +160,5 @@ def _spread(name: str, values: Sequence[float], total: float | None) -> Cells:
         "lowest": min(values),
         "highest": max(values),
     }
-    return {"per_sentence": name, "total": total} | {k: round(v, 2) for k, v in spread.items()}
+    row: Cells = {"per_sentence": name, "total": total}
+    return row | {key: round(value, 2) for key, value in spread.items()}

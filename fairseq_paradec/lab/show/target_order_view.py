@@ -6,10 +6,9 @@ All values come from ``TargetOrder``.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from matplotlib.patches import Rectangle
 
 from ...target_order import TargetOrder
 from . import plot
@@ -26,17 +25,19 @@ WORD, POSITION, START, NOTHING = "#d9c8ec", "#cfe8cf", "#c5dcf5", "#ffffff"
 SLOT, CIRCLES = 0.8, 0.3
 
 
-@dataclass(frozen=True)
-class Slot:
-    """One slot of a target."""
+class Slot(NamedTuple):
+    """One slot of a target, in words."""
 
-    number: int  # t, from 0; also the number of the input row that predicts it
-    step: int  # the step that predicts it, from 1
+    number: str  # t, from 0; also the number of the input row that predicts it
+    step: str  # the step that predicts it, from 1
     direction: str  # as in ``TargetOrder.direction_name``
     word: str  # the predicted word; ``-`` where nothing is trained
-    place: int | None  # the word's place in the target, from 1; None for ``</s>`` and ``-``
-    position: int  # of the input row
+    place: str  # the word's place in the target, from 1; empty for ``</s>`` and ``-``
     input: str  # the token of the input row
+    position: str  # of the input row; with a sign if there are negative ones
+
+
+HEADINGS = ("slot", "step", "direction", "predicts", "place", "from input", "at position")
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,13 @@ class Drawing:
     """The contents of a drawing."""
 
     title: str  # the order in words
-    words: tuple[str, ...]  # the target
-    slots: tuple[Slot, ...]  # in the order of writing, whole steps
-    # T×T; whether an input row (first index) sees another (second)
-    mask: tuple[tuple[bool, ...], ...]
+    words: Sequence[str]  # the target
+    slots: Sequence[Slot]  # in the order of writing, whole steps
+    mask: Sequence[Sequence[bool]]  # T×T: whether an input row (first index) sees another (second)
     per_step: int  # number of slots of a step
 
     @property
-    def steps(self) -> list[tuple[Slot, ...]]:
+    def steps(self) -> list[Sequence[Slot]]:
         """The slots, step by step."""
         z = self.per_step
         return [self.slots[i : i + z] for i in range(0, len(self.slots), z)]
@@ -79,35 +79,32 @@ def title_of(order: TargetOrder) -> str:
 def drawing(order: TargetOrder, words: Sequence[str]) -> Drawing:
     """Put a target into an order."""
     # Word number i has the id i, so all ids differ.
-    n = len(words)
-    bos, eos, pad = n, n + 1, n + 2
-    target = torch.tensor([[*range(n), eos]])
+    n, z = len(words), order.tokens_per_step
+    batch = order.training_batch(torch.tensor([[*range(n), n + 1]]), n, n + 1, n + 2)
     names = [*words, BOS, EOS, UNTRAINED]
-    batch = order.training_batch(target, bos, eos, pad)
     width = batch.target.size(1)
-    positions, directions = order.positions(width).tolist(), order.directions_of(width).tolist()
-    slots = tuple(
-        Slot(
-            number=t,
-            step=t // order.tokens_per_step + 1,
-            direction=order.direction_name(d),
-            word=names[word],
-            place=word + 1 if word < n else None,
-            position=position,
-            input=names[row],
-        )
-        for t, (d, word, position, row) in enumerate(
-            zip(
-                directions,
-                batch.target[0].tolist(),
-                positions,
-                batch.prev_output_tokens[0].tolist(),
-                strict=True,
-            )
-        )
+    positions = order.positions(width).tolist()
+    form = "{:+d}" if min(positions) < 0 else "{}"
+    facts = zip(
+        order.directions_of(width).tolist(),
+        batch.target[0].tolist(),
+        batch.prev_output_tokens[0].tolist(),
+        positions,
+        strict=True,
     )
-    mask = tuple(map(tuple, order.step_mask(width).tolist()))
-    return Drawing(title_of(order), tuple(words), slots, mask, order.tokens_per_step)
+    slots = [
+        Slot(
+            str(t),
+            str(t // z + 1),
+            order.direction_name(direction),
+            names[word],
+            str(word + 1) if word < n else "",
+            names[row],
+            form.format(position),
+        )
+        for t, (direction, word, row, position) in enumerate(facts)
+    ]
+    return Drawing(title_of(order), words, slots, order.step_mask(width).tolist(), z)
 
 
 def written(order: TargetOrder, words: Sequence[str]) -> list[str]:
@@ -116,25 +113,15 @@ def written(order: TargetOrder, words: Sequence[str]) -> list[str]:
     return [words[place] for place in places[0].tolist()]
 
 
-def signed(drawn: Drawing, position: int) -> str:
-    """Format a position, with a sign if there are negative ones."""
-    return f"{position:+d}" if any(s.position < 0 for s in drawn.slots) else str(position)
-
-
 def as_text(drawn: Drawing) -> str:
     """Draw for a terminal."""
-    count = len(drawn.steps)
+    count, numbers = len(drawn.steps), [slot.number for slot in drawn.slots]
     boxes = " ".join(f"[{' '.join(slot.word for slot in step)}]" for step in drawn.steps)
-    rows = [["slot", "step", "direction", "predicts", "place", "from input", "at position"]]
-    for slot in drawn.slots:
-        place = "" if slot.place is None else str(slot.place)
-        row = [str(slot.number), str(slot.step), slot.direction, slot.word, place, slot.input]
-        rows.append([*row, signed(drawn, slot.position)])
-    number = len(str(len(drawn.slots) - 1))
-    grid = [" " * number + " " + " ".join(str(t).rjust(number) for t in range(len(drawn.mask)))]
-    for t, line in enumerate(drawn.mask):
-        marks = " ".join((SEEN if seen else HIDDEN).rjust(number) for seen in line)
-        grid.append(f"{str(t).rjust(number)} {marks}")
+    grid = [
+        [number, *(SEEN if seen else HIDDEN for seen in line)]
+        for number, line in zip(numbers, drawn.mask, strict=True)
+    ]
+    size = len(numbers[-1])
     return "\n".join(
         [
             drawn.title,
@@ -143,10 +130,10 @@ def as_text(drawn: Drawing) -> str:
             f"is written  {boxes}",
             f"            {count} step{'s' if count > 1 else ''}, a bracket each",
             "",
-            aligned(rows, heads=0, left=(2, 3, 5)),
+            aligned([HEADINGS, *drawn.slots], heads=0, left=(2, 3, 5)),
             "",
             f"mask: {SEEN} where the input row on the left sees the one above",
-            *grid,
+            *(" ".join(cell.rjust(size) for cell in line) for line in [["", *numbers], *grid]),
         ]
     )
 
@@ -169,32 +156,30 @@ def draw(drawn: Drawing, path: Path) -> list[str]:
     small: dict[str, Any] = {"ha": "center", "color": FAINT}
     for row, name in enumerate(("predicts", "position", "input")):
         sheet.text(left - 0.1, top + (row + 0.5) * height, name, 8, ha="right")
-    for slot in drawn.slots:
-        x = left + slot.number * SLOT
+    for number, slot in enumerate(drawn.slots):
+        x = left + number * SLOT
         cells = [
             (slot.word, NOTHING if slot.word == UNTRAINED else WORD),
-            (signed(drawn, slot.position), POSITION),
-            (slot.input, START if slot.number < drawn.per_step else WORD),
+            (slot.position, POSITION),
+            (slot.input, START if number < drawn.per_step else WORD),
         ]
         sheet.text(x + SLOT / 2, top - 0.14, slot.direction, 8, ha="center", color="#c0392b")
         for row, (text, colour) in enumerate(cells):
             corner, box = (x + 0.07, top + (row + 0.2) * height), (SLOT - 0.14, 0.6 * height)
             font = min(9.0, 64 / len(text))
             sheet.box(corner, box, text, font, facecolor=colour, edgecolor="none")
-        sheet.text(x + SLOT / 2, bottom + 0.16, str(slot.number), 8, **small)
+        sheet.text(x + SLOT / 2, bottom + 0.16, slot.number, 8, **small)
     for step in drawn.steps:
-        corner = left + step[0].number * SLOT + 0.03, top - 0.3
-        dashed = {"fill": False, "edgecolor": EDGE, "linestyle": "--", "linewidth": 0.8}
-        width = len(step) * SLOT - 0.06
-        sheet.axes.add_patch(Rectangle(corner, width, bottom - corner[1], **dashed))
+        corner = left + int(step[0].number) * SLOT + 0.03, top - 0.3
+        size = len(step) * SLOT - 0.06, bottom - corner[1]
+        sheet.rectangle(corner, size, fill=False, edgecolor=EDGE, linestyle="--", linewidth=0.8)
     sheet.text(left + count * SLOT / 2, bottom + 0.4, "slot (dashed: a step)", 9, ha="center")
     middles = [(i + 0.5) * CIRCLES for i in range(count)]
     under = sheet.y + count * CIRCLES + 0.1
-    for face in (True, False):
-        cells = [(i, j) for i, row in enumerate(drawn.mask) for j, s in enumerate(row) if s is face]
-        style = {"facecolors": "black" if face else "white", "edgecolors": "black", "s": 40}
-        xs, ys = [mask + middles[j] for _, j in cells], [sheet.y + middles[i] for i, _ in cells]
-        sheet.axes.scatter(xs, ys, **style)
+    for seen, face in ((True, "black"), (False, "white")):
+        marks = [(i, j) for i, row in enumerate(drawn.mask) for j, s in enumerate(row) if s is seen]
+        xs, ys = [mask + middles[j] for _, j in marks], [sheet.y + middles[i] for i, _ in marks]
+        sheet.axes.scatter(xs, ys, s=40, facecolors=face, edgecolors="black")
     for number, middle in enumerate(middles):
         sheet.text(mask - 0.15, sheet.y + middle, str(number), 8, **small)
         sheet.text(mask + middle, under, str(number), 8, **small)

@@ -133,7 +133,7 @@ def _kinds(sentence: Sentence) -> list[list[str]]:
         row = []
         for position, origin in enumerate(sentence.origins):
             if origin.pass_number == one.number:
-                row.append(origin.direction or origin.by)
+                row.append(origin.direction or origin.state)
             elif origin.pass_number < one.number:
                 row.append(State.PREVIOUS)
             elif position < len(one.draft):
@@ -167,8 +167,8 @@ def _draw_strip(
     """Draw one method's matrix, the tokens above it, and its marks."""
     cells = [[colours.get(kind, NOTHING) for kind in row] for row in _kinds(sentence)]
     marks = {
-        (origin.pass_number - 1, position): (origin.direction or MARKS[origin.by], "white")
+        (origin.pass_number - 1, position): (origin.direction or MARKS[origin.state], "white")
         for position, origin in enumerate(sentence.origins)
-        if origin.direction or origin.by in MARKS
+        if origin.direction or origin.state in MARKS
     }
     sheet.matrix(corner, cell, cells, sentence.output, marks)

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...errors import UsageError
 from ...records import Record, field, known, words
-from .trace_view import EOS, Cell, Origin, Pass, Sentence, State
+from .trace_view import EOS, Cell, Pass, Sentence, State
 
 #: Values that are no log-probability; Python reads NaN and infinity from JSON.
 LARGEST = 1e9
@@ -51,37 +52,27 @@ def read_sentence(record: Record, name: str) -> Sentence:
     )
 
 
-def _origins(passes: Sequence[Pass], length: int) -> list[Origin]:
-    """Return the origin of each of the output's tokens."""
-    origins: dict[int, Origin] = {}
+def _origins(passes: Sequence[Pass], length: int) -> list[Cell]:
+    """Return the output's tokens, each as the pass that committed it has it."""
+    origins: dict[int, Cell] = {}
     for one in passes:
         for i, at in enumerate(one.places):
             own = one.verifier[at] if at < len(one.verifier) else None
-            if i < one.accepted:
-                origins[at] = _of_draft(one.number, one.draft[at], own)
-            elif own is not None:
-                origins[at] = Origin(
-                    one.number,
-                    own.state,
-                    own.log_prob,
-                    own.runner_up,
-                    own.runner_up_log_prob,
-                    None,
-                    own.direction,
-                )
+            cell = _accepted(one.draft[at], own) if i < one.accepted else own
+            if cell is not None:
+                origins[at] = replace(cell, pass_number=one.number)
     return [origins[at] for at in range(length)]
 
 
-def _of_draft(number: int, draft: Cell, own: Cell | None) -> Origin:
-    """Return the origin of a draft accepted in pass ``number``; ``own``: the verifier's token."""
-    other: tuple[str | None, float | None] = (None, None)
-    log_prob = draft.log_prob
-    if own is not None and draft.state == State.RESCUED:
-        other = own.token, own.log_prob
-    elif own is not None:
-        other = own.runner_up, own.runner_up_log_prob
-        log_prob = own.log_prob if log_prob is None else log_prob
-    return Origin(number, draft.state, log_prob, *other, draft.rank, None, draft.confidence)
+def _accepted(draft: Cell, own: Cell | None) -> Cell:
+    """Return an accepted draft with what is known of the verifier's own token in its place."""
+    if own is None:
+        return draft
+    if draft.state == State.RESCUED:
+        return replace(draft, runner_up=own.token, runner_up_log_prob=own.log_prob)
+    log_prob = own.log_prob if draft.log_prob is None else draft.log_prob
+    second, its_log_prob = own.runner_up, own.runner_up_log_prob
+    return replace(draft, log_prob=log_prob, runner_up=second, runner_up_log_prob=its_log_prob)
 
 
 def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str]]:

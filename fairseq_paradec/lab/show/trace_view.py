@@ -55,7 +55,7 @@ ORIGINS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One token of a D or V line. Values that the trace lacks are None."""
+    """One token of a D or V line, or of the output. Values that the trace lacks are None."""
 
     token: str  # as in the dictionary
     state: State
@@ -69,23 +69,10 @@ class Cell:
     runner_up_log_prob: float | None = None  # of ``runner_up``
     direction: str | None = None  # only of reordered models: as in ``TargetOrder.direction_name``
     confidence: float | None = None  # only of drafts: the drafter's own probability of the token
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The origin of one token of the output. Values that the trace lacks are None."""
-
-    pass_number: int  # the pass that committed it, from 1
-    by: State  # a key of ``ORIGINS``: its state in that pass
-    log_prob: float | None  # the verifier's log-probability of the token in that pass
-    # the likeliest other token there: the verifier's second choice, or its first for a rescued
-    # token
-    runner_up: str | None
-    runner_up_log_prob: float | None  # of ``runner_up``
-    # of an accepted draft: the number of tokens that the verifier scores strictly higher
-    rank: int | None
-    direction: str | None  # of reordered models: as in ``Cell``
-    confidence: float | None = None  # of an accepted draft: as in ``Cell``
+    # only of a token of the output: the pass that committed it, from 1; 0: of others. Its ``state``
+    # is the one in that pass, ``runner_up`` the likeliest other token there: the verifier's second
+    # choice, or its first for a rescued token
+    pass_number: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +109,7 @@ class Sentence:
     source: list[str] | None  # its tokens; None if the record lacks them
     output: list[str]  # its translation's tokens
     passes: list[Pass]  # in order
-    origins: list[Origin]  # of each token of the output
+    origins: list[Cell]  # each token of the output, as the pass that committed it has it
     flags: dict[str, Any]  # the method's own, as the record has them; empty if it has none
     reordered: bool = False  # whether the passes write at any position
 
@@ -134,12 +121,13 @@ class Sentence:
     @property
     def rescued(self) -> int:
         """The number of accepted drafted tokens that were not the verifier's first choice."""
-        return sum(origin.by == State.RESCUED for origin in self.origins)
+        return sum(origin.state == State.RESCUED for origin in self.origins)
 
     @property
     def accepted(self) -> int:
         """The number of accepted drafted tokens, including rescued and given ones."""
-        return sum(one.by in (State.ACCEPTED, State.GIVEN) for one in self.origins) + self.rescued
+        states = (State.ACCEPTED, State.GIVEN, State.RESCUED)
+        return sum(origin.state in states for origin in self.origins)
 
     @property
     def tokens_per_pass(self) -> float:

@@ -22,7 +22,7 @@ from . import beam_tree, ddg
 from . import page as writer
 from .symbols import is_rtl, typed
 from .trace_text import MARKS
-from .trace_view import MEANINGS, ORIGINS, Cell, Origin, Sentence, State, source_of
+from .trace_view import MEANINGS, ORIGINS, Cell, Sentence, State, source_of
 
 #: The views that a page can open with.
 VIEWS = ("output", "passes", "steps", "dependencies", "tree")
@@ -124,8 +124,7 @@ def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
         "decoding": printable(one.decoding),
         "flags": typed(one.flags),
         "rtl": is_rtl(one.output),
-        "output": words.numbers(one.output),
-        "origins": {"pass_number": [], "by": []} | _columns(one.origins, words),
+        "origins": {"token": [], "pass_number": [], "state": []} | _columns(one.origins, words),
         "numbers": {
             "tokens": len(one.output),
             "passes": len(one.passes),
@@ -153,9 +152,11 @@ def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
     }
 
 
-def _columns(items: Sequence[Cell | Origin], words: Words) -> dict[str, list[Any]]:
+def _columns(items: Sequence[Cell], words: Words) -> dict[str, list[Any]]:
     """Return the fields of tokens column by column, without empty columns."""
-    names = [each.name for each in dataclasses.fields(items[0])] if items else []
+    names = [each.name for each in dataclasses.fields(Cell)] if items else []
+    if items and not items[0].pass_number:
+        names.remove("pass_number")
     columns = {name: [_plain(getattr(item, name), words) for item in items] for name in names}
     return {name: values for name, values in columns.items() if values.count(None) < len(values)}
 

@@ -109,6 +109,7 @@ function show(index) {
   stop();
   state.index = index;
   sentence = JSON.parse(blocks[index].textContent);
+  for (const panel of sentence.panels) panel.output = panel.origins.token;
   state.pass = lastPass();
   list.value = index;
   back.disabled = index === 0;
@@ -228,7 +229,7 @@ function drawOutput(panel, body, number) {
     "aria-label": `output of ${panel.decoding}` });
   const { origins } = panel;
   for (const [position, written] of panel.output.entries()) {
-    const name = stateName(origins.by[position]);
+    const name = stateName(origins.state[position]);
     const pass = origins.pass_number[position];
     const way = wayOf(origins, position);
     const classes = way ? `box written way${wayNumber(way)}` : `box ${name}`;
@@ -329,7 +330,7 @@ function drawSteps(panel, body, number) {
     make(row, "span", { class: "size faint" }, plural(step.position.length, "token"));
     const line = make(row, "div", { class: "line", dir: direction(panel.rtl) });
     for (const position of step.position) {
-      const name = stateName(panel.origins.by[position]);
+      const name = stateName(panel.origins.state[position]);
       const text = word(panel.output[position]);
       token(line, "origin", number, position, panel.origins.pass_number[position], name, "plain", text);
       line.append(" ");
@@ -651,7 +652,7 @@ function legendOfOutput() {
   const used = new Set();
   const ways = new Set();
   for (const { origins } of sentence.panels) {
-    for (const [i, by] of origins.by.entries()) {
+    for (const [i, by] of origins.state.entries()) {
       const way = wayOf(origins, i);
       if (way) ways.add(way);
       else used.add(stateName(by));
@@ -741,7 +742,7 @@ function ofOrigin(panel, position) {
     token: word(panel.output[position]),
     position,
     pass: number,
-    by: way ? `written by direction ${way}` : terms.origins[stateName(origins.by[position])],
+    by: way ? `written by direction ${way}` : terms.origins[stateName(origins.state[position])],
     ...facts(origins, position),
   };
 }
