@@ -240,7 +240,7 @@ def test_bad_files_end_in_one_line(tmp_path, capsys, content, message, before):
 
 def test_page_is_written_whole_or_not_at_all(trace, tmp_path, monkeypatch):
     """And never over another file."""
-    page, during, original = tmp_path / "page.html", [], viewer.sentence
+    page, during, original = tmp_path / "page.html", [], viewer.block
     assert paradec(["trace", str(trace), "--html", str(page), "--limit", "2"]) == 0
     first = page.read_text(encoding="utf-8")
     assert first.startswith(pages.MARK) and first.endswith("</main>\n</body>\n</html>\n")
@@ -251,7 +251,7 @@ def test_page_is_written_whole_or_not_at_all(trace, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return original(*args)
 
-    monkeypatch.setattr(viewer, "sentence", interrupted)
+    monkeypatch.setattr(viewer, "block", interrupted)
     content = trace.read_bytes()
     assert paradec(["trace", str(trace), "--html", str(page)]) == 130
     assert paradec(["trace", str(trace), "--html", str(trace)]) == 2

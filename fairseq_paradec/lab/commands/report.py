@@ -152,10 +152,10 @@ def blocks(traces: Sequence[Index], limit: int) -> Iterator[str]:
     names = {trace.path: Path(trace.path).name for trace in traces}
     for sentence in heapq.nsmallest(limit, owners, key=rank):
         key, _ = sentence
-        found = [trace.read(key)[1] for trace in owners[sentence]]
-        yield viewer.sentence(
-            [trace_records.read_sentence(record, key[0]) for record in found],
-            found,
+        read = [trace.read(key)[1] for trace in owners[sentence]]
+        yield viewer.block(
+            [trace_records.read_sentence(record, key[0]) for record in read],
+            read,
             [names[trace.path] for trace in owners[sentence]],
             [names[trace.path] for trace in traces if trace not in owners[sentence]],
         )
@@ -224,7 +224,7 @@ def run(args: argparse.Namespace) -> int:
         raise option_error("--out", out, "a page's name, such as report.html")
     pages.check_page("--out", out)
     folder = read_folder(args.folder)
-    found = report.Contents(
+    contents = report.Contents(
         args.title or f"Report of {args.folder.resolve().name}",
         folder.documents,
         folder.tallies,
@@ -232,7 +232,7 @@ def run(args: argparse.Namespace) -> int:
         blocks(folder.traces, args.sentences) if folder.traces else None,
     )
     with pages.whole_file(out) as file:
-        file.writelines(report.page(found, pictures, acceptance(folder.tallies)))
+        file.writelines(report.page(contents, pictures, acceptance(folder.tallies)))
     for name, reason in folder.skipped.items():
         print(printable(f"left out: {name}, {reason}"))
     print(f"{out}: {len(folder.documents)} results, {len(folder.tallies)} traces or statistics")

@@ -224,7 +224,7 @@ def group_text(group: Sequence[Entry], names: Sequence[str], text: Callable[[Ent
 def _block(group: Sequence[Entry], names: Sequence[str]) -> str:
     """Return a sentence's part of the page."""
     there = [entry.file for entry in group]
-    return viewer.sentence(
+    return viewer.block(
         [entry.sentence for entry in group],
         [entry.record for entry in group],
         [names[i] for i in there],

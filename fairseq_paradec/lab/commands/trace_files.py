@@ -58,15 +58,15 @@ def index(path: str) -> Index:
     Raises:
         UsageError: as ``records.read``, for any line; or the file is a pipe.
     """
-    found = Index(path)
+    places = Index(path)
     with open_records(path) as file:
         if not file.seekable():
             raise option_error("FILE", path, "no pipe, but as the first of several files")
         offset = 0
         for number, record in lines_of(path, file):
-            found.add(record, number, offset)
+            places.add(record, number, offset)
             offset = file.tell()
-    return found
+    return places
 
 
 def groups(

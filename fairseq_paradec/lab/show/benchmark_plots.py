@@ -331,8 +331,8 @@ def draw_acceptance(by_name: Mapping[str, Sequence[Position]], target: Target) -
     for i, positions in enumerate(by_name.values()):
         mark = MARKERS[(i // 10 + i) % len(MARKERS)]
         style = {"color": f"C{i % 10}", "marker": mark, "markersize": 4}
-        rates = [(one.position, one.rate, one.drafted) for one in positions]
-        reached = [(one.position, one.rate_if_reached, one.reached) for one in positions]
+        rates = [(share.position, share.rate, share.drafted) for share in positions]
+        reached = [(share.position, share.rate_if_reached, share.reached) for share in positions]
         lines.append(_draw_rates(left, rates, style))
         _draw_rates(right, reached, style)
     longest = max((len(positions) for positions in by_name.values()), default=1)

@@ -112,7 +112,7 @@ class _Wave:
         most = max(1, int((FOLD - 3 * ARROWS) / (max(widths.values()) + BESIDE)))
         size = math.ceil(len(wave) / min(math.ceil(len(wave) / TALLEST), most))
         columns = [list(wave[i : i + size]) for i in range(0, len(wave), size)]
-        return cls(columns, [max(widths[position] for position in one) for one in columns])
+        return cls(columns, [max(widths[position] for position in column) for column in columns])
 
     @property
     def width(self) -> float:

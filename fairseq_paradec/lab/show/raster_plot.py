@@ -68,7 +68,7 @@ def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str], size: 
     """
     arranged = [maps(sentence, size) for sentence in sentences]
     # One scale for all methods.
-    tops = [max(2, *(int(one[i].max()) for one in arranged)) for i in (1, 2)]
+    tops = [max(2, *(int(images[i].max()) for images in arranged)) for i in (1, 2)]
     panel = PANEL * min(1.0, size.height / size.width), PANEL * min(1.0, size.width / size.height)
     width, height = 3 * (panel[1] + 3 * MARGIN), panel[0] + 2 * MARGIN + TITLE
     figure = Figure(figsize=(width, height * len(sentences)), layout="constrained")

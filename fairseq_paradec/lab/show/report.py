@@ -38,7 +38,7 @@ class Contents:
     documents: Sequence[Result]
     tallies: Sequence[Tally]  # of traces and statistics
     skipped: Mapping[str, str]  # the reason for each file left out, by name
-    sentences: Iterable[str] | None  # blocks of ``viewer.sentence``; None without traces
+    sentences: Iterable[str] | None  # blocks of ``viewer.block``; None without traces
 
 
 def page(
@@ -61,11 +61,11 @@ def page(
         [writer.resource(f"{name}.css") for name in reversed(names)],
         [writer.resource(f"{name}.js") for name in names],
         **vars(contents),
-        counts=Counter(KINDS[one.kind].lower() for one in files),
-        newest=max((one.content["date"] for one in contents.documents), default=None),
+        counts=Counter(KINDS[file.kind].lower() for file in files),
+        newest=max((file.content["date"] for file in contents.documents), default=None),
         warnings=warnings(contents.documents, contents.tallies),
         links={
-            heading: [(one.name, title_of(one)) for one in files if one.kind == kind]
+            heading: [(file.name, title_of(file)) for file in files if file.kind == kind]
             for kind, heading in KINDS.items()
         },
         machines=machines(contents.documents),
@@ -86,9 +86,9 @@ def svg(draw: Callable[[BinaryIO], object]) -> bytes:
     return file.getvalue()
 
 
-def title_of(one: Result | Tally) -> str:
+def title_of(file: Result | Tally) -> str:
     """Return a file's title in the contents and above its part."""
-    return str(one.content["title"]) if isinstance(one, Result) else "; ".join(one.decodings)
+    return str(file.content["title"]) if isinstance(file, Result) else "; ".join(file.decodings)
 
 
 def in_words(value: Any) -> str:
@@ -107,48 +107,48 @@ def warnings(
     documents: Sequence[Result], tallies: Sequence[Tally] = ()
 ) -> list[tuple[str, list[str]]]:
     """Return warnings of incomparable documents and broken promises, each with its files."""
-    found = [
+    warned = [
         (
             "Times of different machines must not be compared.",
-            _parted((one.name, machine_of(one)) for one in documents),
+            _parted((file.name, machine_of(file)) for file in documents),
         )
     ]
     for kind, what in (
         ("versions", "Not all was measured with the same {}."),
         ("signatures", "Not all {} scores are of one kind; those of two must not be compared."),
     ):
-        facts = [(one.name, one.content.get(kind, {})) for one in documents]
+        facts = [(file.name, file.content.get(kind, {})) for file in documents]
         for name in dict.fromkeys(name for _, known in facts for name in known):
             pairs = [(file, f"{name} {known[name]}") for file, known in facts if name in known]
-            found.append((what.format(name), _parted(pairs)))
-    found = [(what, parts) for what, parts in found if len(parts) > 1]
+            warned.append((what.format(name), _parted(pairs)))
+    warned = [(what, parts) for what, parts in warned if len(parts) > 1]
     false = [
-        f"{one.name}: {system['label']} is {label(system)}"
-        for one in documents
-        if one.kind == "benchmark"
-        for system in one.content["systems"]
+        f"{file.name}: {system['label']} is {label(system)}"
+        for file in documents
+        if file.kind == "benchmark"
+        for system in file.content["systems"]
         if label(system).startswith("NOT")
     ]
     false += _beyond_ties(tallies, EXACT)
-    found.append(("Not all is exact that promised it.", false))
+    warned.append(("Not all is exact that promised it.", false))
     open_ = _beyond_ties(tallies, NOT_RECORDED)
-    found.append(("Whether these outputs were promised to be exact is not recorded.", open_))
-    return [(what, lines) for what, lines in found if lines]
+    warned.append(("Whether these outputs were promised to be exact is not recorded.", open_))
+    return [(what, lines) for what, lines in warned if lines]
 
 
 def _beyond_ties(tallies: Sequence[Tally], promise: str) -> list[str]:
     """Return a line for each file that has outputs of this promise which differ beyond ties."""
     return [
-        f"{one.name}: {one.beyond[promise]} of {one.audits.total()} outputs are not fairseq's "
+        f"{file.name}: {file.beyond[promise]} of {file.audits.total()} outputs are not fairseq's "
         "greedy search's, ties apart"
-        for one in tallies
-        if one.beyond[promise]
+        for file in tallies
+        if file.beyond[promise]
     ]
 
 
-def machine_of(one: Result) -> str:
+def machine_of(file: Result) -> str:
     """Return the machine of a document."""
-    machine = one.content["machine"]
+    machine = file.content["machine"]
     return (
         f"{machine.get('processor', 'unknown')}, {machine.get('cores', '?')} cores, accelerator: "
         f"{machine.get('accelerator', 'unknown')}"
@@ -166,13 +166,13 @@ def _parted(pairs: Iterable[tuple[str, str]]) -> list[str]:
 def machines(documents: Sequence[Result]) -> Table:
     """Return one row per machine and set of versions, with its files."""
     parts = ("processor", "cores", "accelerator", "threads")
-    packages = dict.fromkeys(name for one in documents for name in one.content["versions"])
+    packages = dict.fromkeys(name for file in documents for name in file.content["versions"])
     where: dict[tuple[str, ...], list[str]] = {}
-    for one in documents:
-        machine, versions = one.content["machine"], one.content["versions"]
+    for file in documents:
+        machine, versions = file.content["machine"], file.content["versions"]
         key = [machine.get(name, "unknown") for name in parts]
         key += [versions.get(name, "unknown") for name in packages]
-        where.setdefault(tuple(map(str, key)), []).append(one.name)
+        where.setdefault(tuple(map(str, key)), []).append(file.name)
     columns = (*parts[:-1], "threads_used", *(column(name, name) for name in packages))
     return Table.of(
         [{"files": ", ".join(names)} | dict(zip(columns, key)) for key, names in where.items()]

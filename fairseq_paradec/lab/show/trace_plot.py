@@ -75,10 +75,14 @@ def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -
     sheet.head([_fitting(sentences[0].name, TITLE, sheet.room)], source)
     room = strip if across > 1 else sheet.room
     titles = _titles(sentences, files)
-    strips = [(one, _heads(one, title, room)) for one, title in zip(sentences, titles)]
+    strips = [
+        (sentence, _heads(sentence, title, room)) for sentence, title in zip(sentences, titles)
+    ]
     for first in range(0, len(strips), across):
         row = strips[first : first + across]
-        heights = [HEAD * len(heads) + labels_height(one.output, cell[0]) for one, heads in row]
+        heights = [
+            HEAD * len(heads) + labels_height(sentence.output, cell[0]) for sentence, heads in row
+        ]
         top = sheet.y + max(heights)
         for i, (sentence, heads) in enumerate(row):
             x = MARGIN + i * (strip + BETWEEN)
@@ -87,7 +91,7 @@ def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -
                 sheet.text(x, sheet.y + (line + 0.5) * HEAD, head, size, color=colour)
             if sentence.output:
                 _draw_strip(sheet, sentence, (x + NUMBERS, top), cell, colours)
-        sheet.y = top + max(len(one.passes) for one, _ in row) * cell[1] + BETWEEN
+        sheet.y = top + max(len(sentence.passes) for sentence, _ in row) * cell[1] + BETWEEN
     sheet.legend({_meaning(kind): colour for kind, colour in colours.items()})
     return sheet.save(path)
 
@@ -129,15 +133,15 @@ def _fitting(text: str, size: float, room: float) -> str:
 def _kinds(sentence: Sentence) -> list[list[str]]:
     """Return for each pass and position a state, a direction, or an empty string."""
     rows = []
-    for one in sentence.passes:
+    for each in sentence.passes:
         row = []
         for position, origin in enumerate(sentence.origins):
-            if origin.pass_number == one.number:
+            if origin.pass_number == each.number:
                 row.append(origin.direction or origin.state)
-            elif origin.pass_number < one.number:
+            elif origin.pass_number < each.number:
                 row.append(State.PREVIOUS)
-            elif position < len(one.draft):
-                state = one.draft[position].state
+            elif position < len(each.draft):
+                state = each.draft[position].state
                 row.append(State.PENDING if state == State.PENDING else State.DISCARDED)
             else:
                 row.append("")
@@ -147,7 +151,7 @@ def _kinds(sentence: Sentence) -> list[list[str]]:
 
 def _colours(sentences: Sequence[Sentence]) -> dict[str, str]:
     """Return the colours of the kinds that occur, in the legend's order."""
-    kinds = {kind for one in sentences for row in _kinds(one) for kind in row if kind}
+    kinds = {kind for sentence in sentences for row in _kinds(sentence) for kind in row if kind}
     directions = sorted(kinds - set(COLOURS) - set(PALE))
     ways = {kind: DIRECTIONS[i % len(DIRECTIONS)] for i, kind in enumerate(directions)}
     return {kind: colour for kind, colour in (COLOURS | ways | PALE).items() if kind in kinds}

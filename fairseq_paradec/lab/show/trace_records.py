@@ -29,9 +29,9 @@ def read_sentence(record: Record, name: str) -> Sentence:
         passes, done = _read_reordered(entries, name)
     else:
         for number, entry in enumerate(entries, start=1):
-            one = read_pass(entry, number, done, f"{name}, pass {number}")
-            passes.append(one)
-            done += one.committed
+            each = read_pass(entry, number, done, f"{name}, pass {number}")
+            passes.append(each)
+            done += each.committed
     if done != output:
         same = next((i for i, (a, b) in enumerate(zip(done, output)) if a != b), None)
         at = min(len(done), len(output)) if same is None else same
@@ -55,12 +55,12 @@ def read_sentence(record: Record, name: str) -> Sentence:
 def _origins(passes: Sequence[Pass], length: int) -> list[Cell]:
     """Return the output's tokens, each as the pass that committed it has it."""
     origins: dict[int, Cell] = {}
-    for one in passes:
-        for i, at in enumerate(one.places):
-            own = one.verifier[at] if at < len(one.verifier) else None
-            cell = _accepted(one.draft[at], own) if i < one.accepted else own
+    for each in passes:
+        for i, at in enumerate(each.places):
+            own = each.verifier[at] if at < len(each.verifier) else None
+            cell = _accepted(each.draft[at], own) if i < each.accepted else own
             if cell is not None:
-                origins[at] = replace(cell, pass_number=one.number)
+                origins[at] = replace(cell, pass_number=each.number)
     return [origins[at] for at in range(length)]
 
 

@@ -116,7 +116,7 @@ class Sentence:
     @property
     def drafted(self) -> int:
         """The number of drafted tokens, without those after the end."""
-        return sum(len(one.draft) - one.start for one in self.passes)
+        return sum(len(each.draft) - each.start for each in self.passes)
 
     @property
     def rescued(self) -> int:
@@ -156,8 +156,8 @@ class Sentence:
         pass has the tokens that it committed, in the order in which they were written.
         """
         if not self.in_blocks:
-            return [one.committed for one in self.passes]
-        sizes = block_sizes([one.accepted for one in self.passes], len(self.output))
+            return [each.committed for each in self.passes]
+        sizes = block_sizes([each.accepted for each in self.passes], len(self.output))
         ends = list(itertools.accumulate(sizes))
         return [self.output[end - size : end] for size, end in zip(sizes, ends)]
 
@@ -180,4 +180,4 @@ class Sentence:
 
 def source_of(sentences: Sequence[Sentence]) -> list[str] | None:
     """Return the source's tokens, equal for all methods; None if no record has them."""
-    return next((one.source for one in sentences if one.source is not None), None)
+    return next((each.source for each in sentences if each.source is not None), None)

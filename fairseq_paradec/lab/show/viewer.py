@@ -66,7 +66,7 @@ def opening(view: str = "output") -> dict[str, Any]:
     return {"view": view, "terms": writer.data("terms", terms)}
 
 
-def sentence(
+def block(
     sentences: Sequence[Sentence],
     records: Sequence[Record],
     files: Sequence[str] = (),
@@ -81,12 +81,12 @@ def sentence(
         missing: files that do not have the sentence.
     """
     words = Words()
-    decodings = [one.decoding for one in sentences]
+    decodings = [sentence.decoding for sentence in sentences]
     names = list(files) or [""] * len(sentences)
     panels = []
-    for one, record, file in zip(sentences, records, names, strict=True):
-        twice = decodings.count(one.decoding) > 1
-        panels.append(_panel(one, record, words) | {"file": printable(file) if twice else ""})
+    for sentence, record, file in zip(sentences, records, names, strict=True):
+        twice = decodings.count(sentence.decoding) > 1
+        panels.append(_panel(sentence, record, words) | {"file": printable(file) if twice else ""})
     source = source_of(sentences)
     value = {
         "name": printable(sentences[0].name),
@@ -118,24 +118,25 @@ class Words:
         return list(map(self.number, tokens))
 
 
-def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
+def _panel(sentence: Sentence, record: Record, words: Words) -> dict[str, Any]:
     """Return the data of a sentence decoded by one method."""
     return {
-        "decoding": printable(one.decoding),
-        "flags": typed(one.flags),
-        "rtl": is_rtl(one.output),
-        "origins": {"token": [], "pass_number": [], "state": []} | _columns(one.origins, words),
+        "decoding": printable(sentence.decoding),
+        "flags": typed(sentence.flags),
+        "rtl": is_rtl(sentence.output),
+        "origins": {"token": [], "pass_number": [], "state": []}
+        | _columns(sentence.origins, words),
         "numbers": {
-            "tokens": len(one.output),
-            "passes": len(one.passes),
-            "tokens per pass": f"{one.tokens_per_pass:.2f}",
-            "drafted": one.drafted,
-            "accepted": one.accepted,
-            "rescued": one.rescued,
+            "tokens": len(sentence.output),
+            "passes": len(sentence.passes),
+            "tokens per pass": f"{sentence.tokens_per_pass:.2f}",
+            "drafted": sentence.drafted,
+            "accepted": sentence.accepted,
+            "rescued": sentence.rescued,
             "promise": promise_of(record),
             "engine": printable(engine_of(record)),
         },
-        "reordered": one.reordered,
+        "reordered": sentence.reordered,
         "passes": [
             {
                 "start": each.start,
@@ -143,12 +144,12 @@ def _panel(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
                 "draft": _own_cells(each.draft, words),
                 "verifier": _own_cells(each.verifier, words),
             }
-            for each in one.passes
+            for each in sentence.passes
         ],
-        "steps": _steps(one),
-        "steps_summary": one.steps_summary,
-        **_graph(one, record, words),
-        "tree": _tree(one, record, words),
+        "steps": _steps(sentence),
+        "steps_summary": sentence.steps_summary,
+        **_graph(sentence, record, words),
+        "tree": _tree(sentence, record, words),
     }
 
 
@@ -178,27 +179,27 @@ def _own_cells(line: Sequence[Cell], words: Words) -> dict[str, list[Any]]:
     return {"position": [], "token": [], "state": []} | _columns(own, words)
 
 
-def _steps(one: Sentence) -> list[dict[str, Any]]:
+def _steps(sentence: Sentence) -> list[dict[str, Any]]:
     """Return for each step its positions, and the pass that completes it.
 
     A block of blockwise decoding ends with the pass that accepted its last token; every other
     step is a pass.
     """
-    if not one.in_blocks:
-        return [{"pass": each.number, "position": each.places} for each in one.passes]
-    ends = list(itertools.accumulate(map(len, one.steps)))
+    if not sentence.in_blocks:
+        return [{"pass": each.number, "position": each.places} for each in sentence.passes]
+    ends = list(itertools.accumulate(map(len, sentence.steps)))
     return [
-        {"pass": one.origins[end - 1].pass_number, "position": list(range(first, end))}
+        {"pass": sentence.origins[end - 1].pass_number, "position": list(range(first, end))}
         for first, end in zip([0, *ends], ends)
     ]
 
 
-def _graph(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
+def _graph(sentence: Sentence, record: Record, words: Words) -> dict[str, Any]:
     """Return the dependency graph, or the reason for its absence."""
     if ddg.method(record) not in ddg.DECODINGS:
         return {"graph": None, "no_graph": ""}
     try:
-        graph = ddg.from_record(record, one.name)
+        graph = ddg.from_record(record, sentence.name)
     except UsageError as error:  # an older trace, or no output; the other views still work
         return {"graph": None, "no_graph": printable(str(error))}
     data = _columns(graph.finals, words) | {
@@ -212,12 +213,12 @@ def _graph(one: Sentence, record: Record, words: Words) -> dict[str, Any]:
     return {"graph": data, "no_graph": ""}
 
 
-def _tree(one: Sentence, record: Record, words: Words) -> dict[str, Any] | None:
+def _tree(sentence: Sentence, record: Record, words: Words) -> dict[str, Any] | None:
     """Return the tree of a beam's drafts by column, or None for other methods."""
     if not any("tree" in entry for entry in record["trace"]):
         return None
-    nodes = beam_tree.read_tree(record, one.name)
-    best = beam_tree.best_path(nodes, one.output)
+    nodes = beam_tree.read_tree(record, sentence.name)
+    best = beam_tree.best_path(nodes, sentence.output)
     where = beam_tree.places(nodes, best)
     return {
         "token": words.numbers(node.word for node in nodes),
