@@ -140,7 +140,6 @@ def _panel(sentence: Sentence, record: Record, words: Words) -> dict[str, Any]:
         "passes": [
             {
                 "start": each.start,
-                "committed": len(each.committed),
                 "draft": _own_cells(each.draft, words),
                 "verifier": _own_cells(each.verifier, words),
             }

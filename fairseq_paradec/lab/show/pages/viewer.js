@@ -649,18 +649,11 @@ function legendOfOutput() {
     }
     return;
   }
-  const used = new Set();
-  const ways = new Set();
-  for (const { origins } of sentence.panels) {
-    for (const [i, by] of origins.state.entries()) {
-      const way = wayOf(origins, i);
-      if (way) ways.add(way);
-      else used.add(stateName(by));
-    }
-  }
   for (const [name, meaning] of Object.entries(terms.origins)) {
-    if (used.has(name)) entry(`sample box ${name}`, marked(name, "3"), meaning);
+    if (panels.querySelector(`.box.${name}`)) entry(`sample box ${name}`, marked(name, "3"), meaning);
   }
+  const ways = new Set(sentence.panels.flatMap(({ origins }) =>
+    origins.token.map((_, i) => wayOf(origins, i))).filter(Boolean));
   for (const way of [...ways].sort()) {
     entry(`sample box written way${wayNumber(way)}`, `3 · ${way}`, `written by direction ${way}`);
   }
@@ -668,19 +661,10 @@ function legendOfOutput() {
 }
 
 function legendOfPasses() {
-  const used = new Set();
-  for (const panel of sentence.panels) {
-    for (const [i, one] of panel.passes.entries()) {
-      for (const cells of [one.draft, one.verifier]) {
-        for (const number of new Set(cells.state)) used.add(stateName(number));
-      }
-      if (i > 0) used.add("previous");
-      if (panel.reordered && i + 1 < active(panel)) used.add("open");
-    }
-  }
   entry(null, "", "D: the drafter's tokens in a pass. V: the verifier's.");
   for (const [name, meaning] of Object.entries(terms.meanings)) {
-    if (used.has(name)) entry(`sample token ${name}`, name === "open" ? "" : name, meaning);
+    const there = panels.querySelector(`.token[data-state="${name}"]`);
+    if (there) entry(`sample token ${name}`, name === "open" ? "" : name, meaning);
   }
 }
 
@@ -723,28 +707,28 @@ function describe(element) {
   const panel = sentence.panels[element.dataset.panel];
   const position = Number(element.dataset.position);
   const pass = Number(element.dataset.pass);
-  if (what === "origin") return ofOrigin(panel, position, pass);
+  if (what === "origin") return ofOrigin(panel, position);
   if (what === "graph") return ofGraph(panel, position);
   if (what === "tree") return ofTree(panel.tree, position);
   if (what === "matrix") return ofMatrix(element, panel, position, pass);
   if (what === "open") return { token: "·", position, by: terms.meanings.open };
-  return ofCell(panel.passes[pass - 1][what], position, pass, what);
+  const cells = panel.passes[pass - 1][what];
+  const before = what === "draft" ? "draft: " : "";
+  return ofToken(cells, cells.position.indexOf(position), position, pass, terms.meanings, before);
 }
 
-function ofOrigin(panel, position) {
-  const { origins } = panel;
+function ofOrigin({ origins }, position) {
   const number = origins.pass_number[position];
-  const way = wayOf(origins, position);
   if (number > state.pass && root.dataset.view === "output") {
     return { token: "·", position, by: terms.meanings.open };
   }
-  return {
-    token: word(panel.output[position]),
-    position,
-    pass: number,
-    by: way ? `written by direction ${way}` : terms.origins[stateName(origins.state[position])],
-    ...facts(origins, position),
-  };
+  return ofToken(origins, position, position, number, terms.origins);
+}
+
+function ofToken(columns, i, position, pass, meanings, before = "") {
+  const way = wayOf(columns, i);
+  const meaning = way ? `written by direction ${way}` : meanings[stateName(columns.state[i])];
+  return { token: word(columns.token[i]), position, pass, by: before + meaning, ...facts(columns, i) };
 }
 
 function facts(columns, i) {
@@ -756,20 +740,6 @@ function facts(columns, i) {
     confidence: sure === null ? null : sure.toFixed(4),
     runner_up: other === null ? null : word(other),
     runner_up_probability: other === null ? null : chance(at(columns, "runner_up_log_prob", i)),
-  };
-}
-
-function ofCell(cells, position, pass, what) {
-  const i = cells.position.indexOf(position);
-  const way = wayOf(cells, i);
-  const name = stateName(cells.state[i]);
-  const meaning = way ? `written by direction ${way}` : terms.meanings[name];
-  return {
-    token: word(cells.token[i]),
-    position,
-    pass,
-    by: `${what === "draft" ? "draft: " : ""}${meaning}`,
-    ...facts(cells, i),
   };
 }
 
