@@ -86,8 +86,8 @@ function radio(parent, group, value, text) {
 // A block begins with the sentence's name, so that the list needs no more of it; a name that is
 // very long is read with all the rest.
 function nameOf(block) {
-  const found = /^\{"name":("(?:[^"\\]|\\.)*")/.exec(block.firstChild.substringData(0, 2000));
-  return found ? JSON.parse(found[1]) : JSON.parse(block.textContent).name;
+  const match = /^\{"name":("(?:[^"\\]|\\.)*")/.exec(block.firstChild.substringData(0, 2000));
+  return match ? JSON.parse(match[1]) : JSON.parse(block.textContent).name;
 }
 
 const slug = (name) => name.replace(/\s+/g, "-");
@@ -132,7 +132,7 @@ function choose(index) {
 
 // The last pass that had to do with the output: a beam may go on for other hypotheses.
 function active(panel) {
-  return panel.passes.findLastIndex((one) => one.verifier.token.length) + 1;
+  return panel.passes.findLastIndex((lines) => lines.verifier.token.length) + 1;
 }
 
 const lastPass = () => Math.max(0, ...sentence.panels.map(active));
@@ -262,13 +262,13 @@ function paint(box, pass) {
 // ---- passes -------------------------------------------------------------------------------------
 
 function drawPasses(panel, body, number) {
-  for (const [i, one] of panel.passes.slice(0, active(panel)).entries()) {
+  for (const [i, lines] of panel.passes.slice(0, active(panel)).entries()) {
     const row = make(body, "div", { class: "row", "data-pass": i + 1, role: "group",
       "aria-label": `pass ${i + 1}` });
     make(row, "span", { class: "number" }, i + 1);
     const line = make(row, "div", { class: "line pairs", dir: direction(panel.rtl) });
-    if (panel.reordered) drawWritten(panel, line, number, one, i + 1);
-    else drawPairs(panel, line, number, one, i + 1);
+    if (panel.reordered) drawWritten(panel, line, number, lines, i + 1);
+    else drawPairs(panel, line, number, lines, i + 1);
   }
   body.classList.toggle("many", body.querySelectorAll(".token").length > MANY);
   const rest = panel.passes.length - active(panel);
@@ -278,20 +278,20 @@ function drawPasses(panel, body, number) {
   }
 }
 
-function drawPairs(panel, line, number, one, pass) {
+function drawPairs(panel, line, number, lines, pass) {
   const labels = make(line, "span", { class: "pair labels", "aria-hidden": "true" });
-  if (one.draft.token.length) make(labels, "span", {}, "D");
+  if (lines.draft.token.length) make(labels, "span", {}, "D");
   make(labels, "span", {}, "V");
-  const first = one.start > MOST_BEFORE ? one.start - BEFORE : 0;
+  const first = lines.start > MOST_BEFORE ? lines.start - BEFORE : 0;
   if (first) make(line, "span", { class: "faint more" }, `${first} tokens ⋯`);
-  for (let position = first; position < one.start; position += 1) {
+  for (let position = first; position < lines.start; position += 1) {
     earlier(panel, line, number, position, pass);
   }
-  const length = Math.max(one.draft.token.length, one.verifier.token.length);
+  const length = Math.max(lines.draft.token.length, lines.verifier.token.length);
   for (let i = 0; i < length; i += 1) {
     const pair = make(line, "span", { class: "pair" });
-    if (one.draft.token.length) cell(pair, "draft", number, one.draft, i, pass);
-    if (i < one.verifier.token.length) cell(pair, "verifier", number, one.verifier, i, pass);
+    if (lines.draft.token.length) cell(pair, "draft", number, lines.draft, i, pass);
+    if (i < lines.verifier.token.length) cell(pair, "verifier", number, lines.verifier, i, pass);
   }
 }
 
@@ -310,10 +310,10 @@ function earlier(panel, line, number, position, pass) {
 }
 
 // A model that writes in another order: the whole output as it fills up.
-function drawWritten(panel, line, number, one, pass) {
-  const mine = new Map(one.verifier.position.map((position, i) => [position, i]));
+function drawWritten(panel, line, number, lines, pass) {
+  const mine = new Map(lines.verifier.position.map((position, i) => [position, i]));
   for (let position = 0; position < panel.output.length; position += 1) {
-    if (mine.has(position)) cell(line, "verifier", number, one.verifier, mine.get(position), pass);
+    if (mine.has(position)) cell(line, "verifier", number, lines.verifier, mine.get(position), pass);
     else if (panel.origins.pass_number[position] < pass) earlier(panel, line, number, position, pass);
     else token(line, "open", number, position, pass, "open", "open", "");
     line.append(" ");
@@ -459,7 +459,7 @@ function kindOf(panel, graph, pass, position, i) {
 
 // Each kind of cell is one path: a matrix may have 40,000 cells.
 function drawMatrix(panel, graph, parent, number) {
-  const tokens = panel.output.map((one) => fit(word(one), 130));
+  const tokens = panel.output.map((written) => fit(word(written), 130));
   const longest = Math.max(...tokens.map((text) => measure.measureText(text).width));
   const top = Math.ceil(longest * 0.71) + 22;
   const rows = panel.passes.length;
@@ -564,20 +564,20 @@ function showPass() {
   after.textContent = `after pass ${pass} of ${lastPass()}`;
   for (const section of panels.children) {
     const panel = sentence.panels[section.dataset.panel];
-    const done = panel.origins.pass_number.filter((one) => one <= pass).length;
+    const done = panel.origins.pass_number.filter((number) => number <= pass).length;
     section.querySelector("progress").value = done;
     const total = panel.output.length;
     const finished = pass >= active(panel) ? `all ${plural(total, "token")} written`
       : `${done} of ${plural(total, "token")} written`;
     section.querySelector(".done").textContent = finished;
-    for (const one of section.querySelectorAll(".box, .node")) {
-      const inTree = one.dataset.what === "tree";
+    for (const token of section.querySelectorAll(".box, .node")) {
+      const inTree = token.dataset.what === "tree";
       const tokens = inTree ? panel.tree.token : panel.output;
-      const read = Number(one.dataset.pass);
+      const read = Number(token.dataset.pass);
       const open = inTree ? unread(read, pass) : read > pass;
-      one.classList.toggle("open", open);
-      one.setAttribute("aria-label", open ? terms.meanings.open
-        : `${word(tokens[one.dataset.position])}, pass ${read}`);
+      token.classList.toggle("open", open);
+      token.setAttribute("aria-label", open ? terms.meanings.open
+        : `${word(tokens[token.dataset.position])}, pass ${read}`);
     }
     for (const row of section.querySelectorAll(".row")) row.hidden = Number(row.dataset.pass) > pass;
     for (const svg of section.querySelectorAll("svg.graph")) svg.drawEdges(pass);
@@ -785,26 +785,26 @@ const LABELS = { position: "position", pass: "pass", by: "how", probability: "pr
   waited: "waited for" };
 
 // All of it in one line, for what has no description by the tip.
-function spoken(told) {
-  const known = Object.entries(LABELS).filter(([key]) => told[key] !== null && told[key] !== undefined);
-  return [told.token, ...known.map(([key, label]) => `${label} ${told[key]}`)].join(", ");
+function spoken(facts) {
+  const known = Object.entries(LABELS).filter(([key]) => facts[key] !== null && facts[key] !== undefined);
+  return [facts.token, ...known.map(([key, label]) => `${label} ${facts[key]}`)].join(", ");
 }
 
 let pointed = null; // what the tip belongs to
 
 function showTip(element) {
-  const told = describe(element);
+  const facts = describe(element);
   if (pointed && pointed !== element) pointed.removeAttribute("aria-describedby");
   pointed = element;
   // the cursor's own name says it all, and is what is read when it moves
   if (!element.moveTo) element.setAttribute("aria-describedby", "tip");
   tip.replaceChildren();
-  make(tip, "strong", { "data-fact": "token", dir: "auto" }, told.token);
+  make(tip, "strong", { "data-fact": "token", dir: "auto" }, facts.token);
   const rows = make(tip, "dl");
   for (const [key, label] of Object.entries(LABELS)) {
-    if (told[key] === null || told[key] === undefined) continue;
+    if (facts[key] === null || facts[key] === undefined) continue;
     make(rows, "dt", {}, label);
-    make(rows, "dd", { "data-fact": key, dir: "auto" }, told[key]);
+    make(rows, "dd", { "data-fact": key, dir: "auto" }, facts[key]);
   }
   tip.hidden = false;
   const box = element.getBoundingClientRect();
@@ -830,20 +830,20 @@ const tokenOf = (target) => (target instanceof Element ? target.closest(".token[
 // ---- what the reader does -----------------------------------------------------------------------
 
 panels.addEventListener("pointerover", (event) => {
-  const found = tokenOf(event.target);
-  if (found) showTip(found);
+  const pointedAt = tokenOf(event.target);
+  if (pointedAt) showTip(pointedAt);
   else if (!(event.target instanceof Element && event.target.closest("svg.matrix"))) hideTip();
 });
 panels.addEventListener("pointerleave", hideTip);
 panels.addEventListener("focusin", (event) => {
-  const found = tokenOf(event.target);
-  if (!found) return;
-  const body = found.closest(".body");
+  const focused = tokenOf(event.target);
+  if (!focused) return;
+  const body = focused.closest(".body");
   for (const other of body.querySelectorAll('.token[tabindex="0"]:not(.cursor)')) {
-    if (other !== found && !found.classList.contains("cursor")) other.setAttribute("tabindex", "-1");
+    if (other !== focused && !focused.classList.contains("cursor")) other.setAttribute("tabindex", "-1");
   }
-  found.setAttribute("tabindex", "0");
-  showTip(found);
+  focused.setAttribute("tabindex", "0");
+  showTip(focused);
 });
 panels.addEventListener("focusout", hideTip);
 window.addEventListener("scroll", () => {
@@ -857,14 +857,14 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") hideTip();
   const step = ARROWS[event.key];
   if (!step) return;
-  const found = tokenOf(document.activeElement);
-  if (found) {
+  const focused = tokenOf(document.activeElement);
+  if (focused) {
     event.preventDefault();
-    if (found.moveTo) {
-      found.moveTo(Number(found.dataset.pass) + step[0], Number(found.dataset.position) + step[1]);
-      found.scrollIntoView({ block: "nearest", inline: "nearest" });
-      showTip(found);
-    } else move(found, ...step);
+    if (focused.moveTo) {
+      focused.moveTo(Number(focused.dataset.pass) + step[0], Number(focused.dataset.position) + step[1]);
+      focused.scrollIntoView({ block: "nearest", inline: "nearest" });
+      showTip(focused);
+    } else move(focused, ...step);
   } else if (step[1] && !/^(INPUT|SELECT)$/.test(document.activeElement.tagName)) {
     event.preventDefault();
     choose(state.index + step[1]);
@@ -874,30 +874,30 @@ document.addEventListener("keydown", (event) => {
 // Left and right along the tokens; up and down to the nearest token of another line.
 function move(from, down, along) {
   const all = [...from.closest(".body").querySelectorAll(".token[data-what]:not(.cursor)")]
-    .filter((one) => one.getClientRects().length);
+    .filter((token) => token.getClientRects().length);
   if (along && !from.closest("svg")) {
     const rtl = from.closest(".line").dir === "rtl";
-    const same = all.filter((one) => one.dataset.what === from.dataset.what ||
-      !["draft", "verifier"].includes(one.dataset.what) ||
+    const same = all.filter((token) => token.dataset.what === from.dataset.what ||
+      !["draft", "verifier"].includes(token.dataset.what) ||
       !["draft", "verifier"].includes(from.dataset.what));
     const next = same[same.indexOf(from) + (rtl ? -along : along)];
     if (next) next.focus();
     return;
   }
-  const middle = (one) => {
-    const box = one.getBoundingClientRect();
+  const middle = (token) => {
+    const box = token.getBoundingClientRect();
     return [box.left + box.width / 2, box.top + box.height / 2];
   };
   const [x, y] = middle(from);
   let best = null;
-  for (const one of all) {
-    const [left, top] = middle(one);
+  for (const token of all) {
+    const [left, top] = middle(token);
     const [ahead, aside] = down ? [(top - y) * down, left - x] : [(left - x) * along, top - y];
     if (ahead < 4) continue;
     const far = ahead * 3 + Math.abs(aside);
-    if (!best || far < best.far) best = { one, far };
+    if (!best || far < best.far) best = { token, far };
   }
-  if (best) best.one.focus();
+  if (best) best.token.focus();
 }
 
 back.addEventListener("click", () => choose(state.index - 1));
