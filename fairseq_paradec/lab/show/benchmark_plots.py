@@ -236,11 +236,11 @@ def draw_speed_ups(
     figure, ((axes,),) = plot.panels(1, 1, 9.6, 1.8 + 0.36 * len(rows))
     for place, row in enumerate(rows.values()):
         for gain in row:
-            at = place + (0 if len(row) == 1 else shifts[gain.at])
+            at, spread = place + (0 if len(row) == 1 else shifts[gain.at]), gain.spread
             style = {"color": _colour(gain.label), "linewidth": 1}
-            axes.plot([gain.spread.low, gain.spread.high], [at, at], **style)
+            axes.plot([spread.low, spread.high], [at, at], **style)
             mark = {"markersize": 5.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
-            axes.plot(gain.spread.middle, at, marks[gain.at], **style | mark)
+            axes.plot(spread.middle, at, marks[gain.at], **style | mark)
     axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     for edge in range(1, len(rows)):
@@ -282,7 +282,7 @@ def draw_histogram(
     columns = min(COLUMNS, len(systems))
     lines = math.ceil(len(systems) / columns)
     width, height = max(4.8, 3.2 * columns), 1.1 + 1.9 * lines
-    figure, axes = plot.panels(lines, columns, width, height, sharex=True)
+    figure, axes = plot.panels(lines, columns, width, height)
     last = max(len(system.bins) for system in systems)
     for panel, system in zip(axes.flat, systems, strict=False):
         counts, middle = system.bins, system.quantile(50)
@@ -296,20 +296,14 @@ def draw_histogram(
         faster = f"median {middle:.2f}x, {100 * system.faster:.0f}% above 1x"
         panel.set_title(f"{system.name}\n{faster}", fontsize=8)
         panel.set_xlim(0, last)
-        panel.set_xticks(range(last + 1))
+        ends = [f"{i}+" if i == LAST_BIN < last else str(i) for i in range(LAST_BIN + 1)]
+        panel.set_xticks(range(last + 1), [*ends, ""][: last + 1])
         panel.tick_params(labelsize=7)
     for panel in axes.flat[len(systems) :]:
         panel.axis("off")
-    if last > LAST_BIN:
-        names = [str(i) for i in range(LAST_BIN + 1)] + [""]
-        names[LAST_BIN] += "+"
-        axes[0, 0].set_xticks(range(last + 1), names)
-    figure.suptitle(f"Sentences by how much faster they are than with {against}", fontsize=10)
+    meaning = f"Sentences by how many times as fast they are as with {against} (triangle: median)"
+    figure.suptitle(meaning, fontsize=10)
     figure.supylabel("% of sentences", fontsize=8)
-    # With shared axes matplotlib labels only the last row, which may be incomplete.
-    for panel in axes.flat[max(0, len(systems) - columns) : len(systems)]:
-        panel.tick_params(labelbottom=True)
-        panel.set_xlabel("times as fast (triangle: median)", fontsize=8)
     _legend_below(figure, [system.label for system in systems])
     return plot.save(figure, target)
 

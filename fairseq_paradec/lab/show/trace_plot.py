@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...output import printable
 from . import plot
 from .sheet import (
     FAINT,
@@ -22,7 +21,6 @@ from .sheet import (
     Sheet,
     labels_height,
     source_lines,
-    text_width,
     wrap,
 )
 from .symbols import typed
@@ -72,7 +70,7 @@ def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -
     across = min(across, len(sentences))
     sheet = Sheet(max(2 * MARGIN + across * (strip + BETWEEN) - BETWEEN, 8.0))
     source = source_lines(source_of(sentences), sheet.room)
-    sheet.head([_fitting(sentences[0].name, TITLE, sheet.room)], source)
+    sheet.head(wrap(sentences[0].name.split(), TITLE, sheet.room), source)
     room = strip if across > 1 else sheet.room
     titles = _titles(sentences, files)
     strips = [
@@ -86,8 +84,7 @@ def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str] = ()) -
         top = sheet.y + max(heights)
         for i, (sentence, heads) in enumerate(row):
             x = MARGIN + i * (strip + BETWEEN)
-            for line, head in enumerate(heads):
-                size, colour = (SMALL, FAINT) if line else (FONT, TEXT)
+            for line, (head, size, colour) in enumerate(heads):
                 sheet.text(x, sheet.y + (line + 0.5) * HEAD, head, size, color=colour)
             if sentence.output:
                 _draw_strip(sheet, sentence, (x + NUMBERS, top), cell, colours)
@@ -105,26 +102,23 @@ def _titles(sentences: Sequence[Sentence], files: Sequence[str]) -> list[str]:
     ]
 
 
-def _heads(sentence: Sentence, title: str, room: float) -> list[str]:
-    """Return a strip's lines: method, counts, and flags with the drafter's file name."""
+def _heads(sentence: Sentence, title: str, room: float) -> list[tuple[str, float, str]]:
+    """Return a strip's lines with their sizes and colours: method, counts, and flags.
+
+    Of a drafter's path the flags have the file's name.
+    """
     flags = sentence.flags | {
         name: str(value).replace("\\", "/").rsplit("/", 1)[-1]
         for name, value in sentence.flags.items()
         if name == "drafter_path" and value is not None
     }
-    lines = [sentence.summary.split(), " ".join(typed(flags)).split()]
-    wrapped = [line for words in lines if words for line in wrap(words, SMALL, room)]
-    return [_fitting(title, FONT, room), *wrapped]
-
-
-def _fitting(text: str, size: float, room: float) -> str:
-    """Return a line of text, with its middle cut if it exceeds ``room`` inches."""
-    shown = printable(text)
-    kept = len(shown)
-    while kept > 2 and text_width(shown, size) > room:
-        kept -= 1
-        shown = f"{printable(text)[: kept // 2]}…{printable(text)[-(kept // 2) :]}"
-    return shown
+    texts = [(title, FONT, TEXT)]
+    texts += [(text, SMALL, FAINT) for text in (sentence.summary, " ".join(typed(flags))) if text]
+    return [
+        (line, size, colour)
+        for text, size, colour in texts
+        for line in wrap(text.split(), size, room)
+    ]
 
 
 # ---- cells -------------------------------------------------------------------------------------
