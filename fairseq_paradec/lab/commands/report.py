@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +22,7 @@ from ..analysis import acceptance_by_position, speed_ups
 from ..data import documents
 from ..data.table import Result
 from ..show import report, trace_records, viewer
+from ..show.report import Contents
 from ..show.tally import Tally
 from . import pages
 from .trace_files import Index, Key
@@ -33,40 +33,30 @@ ALLOWED = (
 )
 
 
-@dataclass
-class Folder:
-    """What a folder holds."""
-
-    documents: list[Result] = field(default_factory=list)  # files of JSON, by name
-    tallies: list[Tally] = field(default_factory=list)  # traces and statistics, by name
-    traces: list[Index] = field(default_factory=list)  # where their sentences stand
-    skipped: dict[str, str] = field(default_factory=dict)  # why a file is left out, by name
-
-
-def read_folder(path: Path) -> Folder:
-    """Read all files of a folder, traces line by line.
+def read_folder(path: Path, contents: Contents) -> list[Index]:
+    """Read all files of a folder, traces line by line; return where their sentences stand.
 
     Raises:
-        UsageError: it is no folder, holds nothing for a report, or a file is malformed.
+        UsageError: it holds nothing for a report, or a file is malformed.
     """
-    folder = Folder()
+    traces = []
     for file in sorted(path.iterdir()):
         if file.suffix not in (".json", ".jsonl"):
             continue
         if not file.is_file():
-            folder.skipped[file.name] = "no file"
+            contents.skipped[file.name] = "no file"
         elif file.suffix == ".json":
-            read_json(file, folder)
+            read_json(file, contents)
         else:
-            read_lines(file, folder)
-    if not folder.documents and not folder.tallies:
-        left_out = "".join(f"; {name} is {reason}" for name, reason in folder.skipped.items())
+            traces += read_lines(file, contents)
+    if not contents.files:
+        left_out = "".join(f"; {name} is {reason}" for name, reason in contents.skipped.items())
         raise option_error("DIR", str(path), f"{ALLOWED}; nothing of that is there{left_out}")
-    return folder
+    return traces
 
 
-def read_json(path: Path, folder: Folder) -> None:
-    """Read a JSON file into a folder's content, and check it if its kind is known.
+def read_json(path: Path, contents: Contents) -> None:
+    """Read a JSON file into the contents, and check it if its kind is known.
 
     Raises:
         UsageError: it is no JSON, or contradicts itself.
@@ -74,17 +64,17 @@ def read_json(path: Path, folder: Folder) -> None:
     content = documents.load(path)
     if not documents.is_known(content):
         schema = content.get("schema") if isinstance(content, dict) else None
-        folder.skipped[path.name] = f"JSON of another kind (schema: {schema})"
+        contents.skipped[path.name] = f"JSON of another kind (schema: {schema})"
         return
     result = documents.checked(content, path)
     if result.kind == "benchmark":
         more = speed_ups.tables(result.content)
         result = dataclasses.replace(result, tables=[*result.tables, *more])
-    folder.documents.append(result)
+    contents.documents.append(result)
 
 
-def read_lines(path: Path, folder: Folder) -> None:
-    """Read a file of JSON lines into a folder's content, and count the sentences of a decoder.
+def read_lines(path: Path, contents: Contents) -> list[Index]:
+    """Read a file of JSON lines into the contents; return where a trace's sentences stand.
 
     Raises:
         UsageError: it is empty, or a line is cut, of another version or kind, or contradicts
@@ -93,8 +83,8 @@ def read_lines(path: Path, folder: Folder) -> None:
     with open(path, "rb") as file:
         first = parse_any(file.readline(), f"{path}, line 1")
         if first is None:
-            folder.skipped[path.name] = "JSON lines of another kind"
-            return
+            contents.skipped[path.name] = "JSON lines of another kind"
+            return []
         file.seek(0)
         tally, lines = Tally(path.name, "trace" in first), Index(str(path))
         counted = records(file, tally, lines)
@@ -105,10 +95,10 @@ def read_lines(path: Path, folder: Folder) -> None:
                 raise UsageError(
                     f"{path}: a pass lacks a field, or it is wrong: {error}"
                 ) from error
-            folder.traces.append(lines)
         else:
             collections.deque(counted, maxlen=0)
-    folder.tallies.append(tally)
+    contents.tallies.append(tally)
+    return [lines] if tally.has_passes else []
 
 
 def records(file: BinaryIO, tally: Tally, lines: Index) -> Iterator[Record]:
@@ -223,17 +213,13 @@ def run(args: argparse.Namespace) -> int:
     if Path(out).suffix in (".json", ".jsonl"):
         raise option_error("--out", out, "a page's name, such as report.html")
     pages.check_page("--out", out)
-    folder = read_folder(args.folder)
-    contents = report.Contents(
-        args.title or f"Report of {args.folder.resolve().name}",
-        folder.documents,
-        folder.tallies,
-        folder.skipped,
-        blocks(folder.traces, args.sentences) if folder.traces else None,
-    )
+    contents = Contents(args.title or f"Report of {args.folder.resolve().name}")
+    traces = read_folder(args.folder, contents)
+    if traces:
+        contents.sentences = blocks(traces, args.sentences)
     with pages.whole_file(out) as file:
-        file.writelines(report.page(contents, pictures, acceptance(folder.tallies)))
-    for name, reason in folder.skipped.items():
+        file.writelines(report.page(contents, pictures, acceptance(contents.tallies)))
+    for name, reason in contents.skipped.items():
         print(printable(f"left out: {name}, {reason}"))
-    print(f"{out}: {len(folder.documents)} results, {len(folder.tallies)} traces or statistics")
+    print(f"{out}: {len(contents.documents)} results, {len(contents.tallies)} traces or statistics")
     return 0

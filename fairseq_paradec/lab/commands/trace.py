@@ -146,7 +146,7 @@ def _show(args: argparse.Namespace) -> Iterator[list[Entry]]:
         if args.picture is not None and (args.sentence is not None or not drawn):
             path = _picture_of(args.picture, group[0], len(set(args.sentence or ())) > 1, drawn)
             missing.update(_draw(args, group, path))
-        if not show(opening + text) and args.html is None:
+        if not show(opening + text) and args.html is None and args.picture is None:
             break
         opening = "\n"
         yield group

@@ -6,8 +6,8 @@ page's parts are the values of ``pages/report.html``.
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from ..analysis.benchmark_tables import label
@@ -30,15 +30,21 @@ KINDS = {
 Picture = tuple[bytes, str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Contents:
     """What is on a page; files are in the order of their names."""
 
     title: str
-    documents: Sequence[Result]
-    tallies: Sequence[Tally]  # of traces and statistics
-    skipped: Mapping[str, str]  # the reason for each file left out, by name
-    sentences: Iterable[str] | None  # blocks of ``viewer.block``; None without traces
+    documents: list[Result] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)  # of traces and statistics
+    # the reason for each file left out, by name
+    skipped: dict[str, str] = field(default_factory=dict)
+    sentences: Iterable[str] | None = None  # blocks of ``viewer.block``; None without traces
+
+    @property
+    def files(self) -> list[Result | Tally]:
+        """All files that are on the page."""
+        return [*self.documents, *self.tallies]
 
 
 def page(
@@ -54,7 +60,7 @@ def page(
         acceptance: pictures of all traces.
     """
     names = ["report", *([] if contents.sentences is None else ["viewer"])]
-    files: list[Result | Tally] = [*contents.documents, *contents.tallies]
+    files = contents.files
     yield from writer.page(
         "report.html",
         # the report's own style comes last
