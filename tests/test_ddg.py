@@ -177,6 +177,9 @@ def test_sentences_of_a_trace(capsys: Any, tmp_path: Path) -> None:
     assert told.count("sentence ") == 3
     names = {path.name for path in tmp_path.glob("*.svg")}
     assert names == {"g-3.svg", "g-3-line4.svg", "g-4.svg"}
+    drawn = re.findall(r">([^<>]+)</text>", (tmp_path / "g-4.svg").read_text("utf-8"))
+    assert drawn[:3] == ["sentence 4 (pj)", from_record(FIVE, "s").summary, "source: s &lt;/s&gt;"]
+    assert {"0.89", "0.87", "pass 4", "d"} <= set(drawn)
     write(strange, *(FIVE | {"id": name} for name in ("a/b", "../../x")))
     given = ("--sentence", "a/b", "../../x", "--picture", tmp_path / "h.png")
     assert run(capsys, "trace", *KIND, strange, *given)[0] == 0

@@ -171,6 +171,22 @@ def test_records_of_the_first_version_are_read(tmp_path, capsys):
     ]
 
 
+def test_sentences_of_most_traces_come_first_and_those_of_another_source_are_others(
+    tmp_path, capsys
+):
+    same = greedy(2, ["c"], ["d", "</s>"])
+    write(tmp_path / "a.jsonl", greedy(1, ["a"], ["b", "</s>"]), same)
+    write(tmp_path / "b.jsonl", greedy(1, ["x"], ["y", "</s>"]), same)
+    assert run(capsys, "report", tmp_path)[0] == 0
+    text = (tmp_path / "report.html").read_text("utf-8")
+    blocks = map(json.loads, re.findall(r'class="sentence">(.*?)</script>', text))
+    assert [(one["name"], len(one["panels"]), one["missing"]) for one in blocks] == [
+        ("sentence 2", 2, []),
+        ("sentence 1", 1, ["b.jsonl"]),
+        ("sentence 1", 1, ["a.jsonl"]),
+    ]
+
+
 @pytest.mark.slow
 def test_page_in_a_browser(folder, capsys):
     assert run(capsys, "report", folder, "--title", f"All of it {NASTY}")[0] == 0

@@ -78,13 +78,11 @@ def _legend_below(figure: Any, labels: Sequence[str]) -> None:
     _legend_of_labels(figure, labels, loc="outside lower center", ncols=columns)
 
 
-def _draw_ranges(axes: Any, places: Sequence[float], gains: Sequence[Value], **style: Any) -> Any:
-    """Draw a line of values with their ranges, from zero up; return the line."""
+def _draw_ranges(axes: Any, places: Sequence[float], gains: Sequence[Value], **style: Any) -> None:
+    """Draw a line of values with their ranges."""
     (line,) = axes.plot(places, [gain.middle for gain in gains], **style)
     lows, highs = [gain.low for gain in gains], [gain.high for gain in gains]
     axes.vlines(places, lows, highs, line.get_color(), linewidth=0.8)
-    axes.set_ylim(bottom=0)
-    return line
 
 
 # ---- a benchmark -------------------------------------------------------------------------------
@@ -149,14 +147,10 @@ def _draw_throughput(axes: Any, document: Mapping[str, Any]) -> None:
         _draw_bars(axes, systems, single, single)
         axes.set_xlabel(f"sentences per second, batch {sizes[0]}")
         return
-    for line in rates:
-        axes.plot(sizes, line, marker="o", markersize=3)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.set_ylim(bottom=0)
+    _draw_lines(axes, sizes, systems, rates)
     axes.set_xlabel("batch size")
     axes.set_ylabel("sentences per second")
-    plot.legend(axes, map(shown, systems))
 
 
 def _draw_threads(axes: Any, document: Mapping[str, Any]) -> None:
@@ -165,13 +159,23 @@ def _draw_threads(axes: Any, document: Mapping[str, Any]) -> None:
     alone = [sample for sample in samples(document) if sample.kind == LATENCY]
     gains = speed_ups(alone, OWN_GREEDY, lambda sample: sample.threads)
     systems = [system for system in document["systems"] if system["promise"] != "peer"]
-    for system in systems:
-        middles = [gains[system["label"], count].middle for count in counts]
-        axes.plot(counts, middles, marker="o", markersize=3)
-    axes.set_xticks(counts)
-    axes.set_ylim(bottom=0)
+    lines = [[gains[system["label"], count].middle for count in counts] for system in systems]
+    _draw_lines(axes, counts, systems, lines)
     axes.set_xlabel("CPU threads")
     axes.set_ylabel(f"speed-up against {OWN_GREEDY}, as many threads")
+
+
+def _draw_lines(
+    axes: Any,
+    places: Sequence[int],
+    systems: Sequence[dict[str, Any]],
+    lines: Sequence[Sequence[float]],
+) -> None:
+    """Draw a line for each system, from zero up."""
+    for line in lines:
+        axes.plot(places, line, marker="o", markersize=3)
+    axes.set_xticks(places, list(map(str, places)))
+    axes.set_ylim(bottom=0)
     plot.legend(axes, map(shown, systems))
 
 
@@ -196,6 +200,7 @@ def draw_blocks(benchmarks: Mapping[str, Sequence[BlockPoint]], target: Target) 
                 names.append(name if len(benchmarks) == 1 else f"{name} ({heading})")
         panel.axhline(1, **THIN)
         panel.set_xlim(left=0.9)
+        panel.set_ylim(bottom=0)
         panel.set_xlabel("mean accepted block, tokens")
         against = "our greedy" if base == OWN_GREEDY else base
         panel.set_ylabel(f"speed-up against {against}, batch 1")
@@ -381,6 +386,7 @@ def draw_break_even(table: Table, name: str, target: Target) -> list[str]:
         panel.set_xlabel("tokens a pass", fontsize=8)
         panel.grid(color=GRID)
     axes[0, 0].set_xlim(left=1)
+    axes[0, 0].set_ylim(bottom=0)
     axes[0, 0].set_ylabel("times as fast as greedy search in the same engine", fontsize=8)
     figure.suptitle(name, fontsize=10)
     styles = [{"color": f"C{i}"} for i in range(len(engines))]
