@@ -63,7 +63,7 @@ def opening(view: str = "output") -> dict[str, Any]:
         "fates": FATES,
         "marks": {state: MARKS.get(state, ("", "")) for state in STATES},
     }
-    return {"view": view, "terms": writer.data("terms", terms)}
+    return {"view": view, "views": VIEWS, "terms": writer.data("terms", terms)}
 
 
 def block(

@@ -5,7 +5,6 @@ const root = document.getElementById("viewer");
 const terms = JSON.parse(document.querySelector("script.terms").textContent);
 const blocks = [...document.querySelectorAll("script.sentence")];
 const SVG = "http://www.w3.org/2000/svg";
-const VIEWS = ["output", "passes", "steps", "dependencies", "tree"];
 const SECONDS_PER_PASS = 0.7;
 // Of earlier passes' tokens, how many stand before a pass's own.
 const BEFORE = 12;
@@ -44,42 +43,14 @@ const stateName = (number) => terms.states[number];
 const wayOf = (columns, i) => (at(columns, "direction", i) === null ? null : word(columns.direction[i]));
 const plural = (count, name, ending = "s") => `${count} ${name}${count === 1 ? "" : ending}`;
 
-// ---- the controls, made once --------------------------------------------------------------------
+// ---- the controls of viewer.html -----------------------------------------------------------------
 
-const bar = make(root, "div", { class: "bar", role: "group", "aria-label": "what is shown" });
-
-const chooser = make(bar, "span", { class: "group" });
-const back = make(chooser, "button", { type: "button", class: "back" }, "‹ Previous");
-const list = make(chooser, "select", { class: "sentences", "aria-label": "sentence" });
-const onward = make(chooser, "button", { type: "button", class: "onward" }, "Next ›");
-const count = make(chooser, "span", { class: "count faint" });
-
-const views = make(bar, "span", { class: "group choice views", role: "radiogroup",
-  "aria-label": "view" });
-const viewInputs = Object.fromEntries(VIEWS.map((name) => [name, radio(views, "view", name, name)]));
-
-const race = make(bar, "span", { class: "group" });
-const play = make(race, "button", { type: "button", class: "play" }, "▶ Play");
-const slider = make(race, "input", { type: "range", class: "pass", min: 0, step: 1,
-  "aria-label": "show what is there after pass" });
-const after = make(race, "output", { class: "after" });
-
-const colours = make(bar, "span", { class: "group choice colours", role: "radiogroup",
-  "aria-label": "colour of the tokens" });
-radio(colours, "colour", "origin", "by origin").checked = true;
-radio(colours, "colour", "pass", "by pass");
-
-const legend = make(root, "div", { class: "legend" });
-const head = make(root, "div", { class: "head" });
-const panels = make(root, "div", { class: "panels" });
-const tip = make(root, "div", { id: "tip", role: "tooltip", hidden: "" });
-
-function radio(parent, group, value, text) {
-  const label = make(parent, "label");
-  const input = make(label, "input", { type: "radio", name: group, value });
-  make(label, "span", {}, text);
-  return input;
-}
+const [back, list, onward, count, views, colours, play, slider, after, legend, head, panels, tip] =
+  [".back", ".sentences", ".onward", ".count", ".views", ".colours", ".play", ".pass", ".after",
+    ".legend", ".head", ".panels", "#tip"].map((selector) => root.querySelector(selector));
+const viewInputs = Object.fromEntries(
+  [...views.querySelectorAll("input")].map((input) => [input.value, input]));
+root.hidden = false;
 
 // ---- sentences ----------------------------------------------------------------------------------
 
