@@ -12,7 +12,6 @@ import functools
 import heapq
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from ...cli import arguments
 from ...errors import UsageError, option_error
@@ -82,46 +81,43 @@ def read_lines(path: Path, contents: Contents) -> list[Index]:
     """
     with open(path, "rb") as file:
         first = parse_any(file.readline(), f"{path}, line 1")
-        if first is None:
-            contents.skipped[path.name] = "JSON lines of another kind"
-            return []
-        file.seek(0)
-        tally, lines = Tally(path.name, "trace" in first), Index(str(path))
-        counted = records(file, tally, lines)
+    if first is None:
+        contents.skipped[path.name] = "JSON lines of another kind"
+        return []
+    tally, lines = Tally(path.name, "trace" in first), Index(str(path))
+    counted = records(tally, lines)
+    try:
         if tally.has_passes:
-            try:
-                tally.positions = acceptance_by_position.count(counted)
-            except (KeyError, TypeError) as error:  # models of another order draft nothing
-                raise UsageError(
-                    f"{path}: a pass lacks a field, or it is wrong: {error}"
-                ) from error
-        else:
-            collections.deque(counted, maxlen=0)
+            tally.positions = acceptance_by_position.count(counted)
+    except (KeyError, TypeError) as error:  # models of another order draft nothing
+        raise UsageError(f"{path}: a pass lacks a field, or it is wrong: {error}") from error
+    collections.deque(counted, maxlen=0)  # what nobody has asked for is counted, too
     contents.tallies.append(tally)
     return [lines] if tally.has_passes else []
 
 
-def records(file: BinaryIO, tally: Tally, lines: Index) -> Iterator[Record]:
+def records(tally: Tally, lines: Index) -> Iterator[Record]:
     """Yield a file's records, checked and counted, one line in memory at a time.
 
     Raises:
         UsageError: as in ``read_lines``.
     """
     offset = 0
-    for number, line in enumerate(file, start=1):
-        where = f"{lines.path}, line {number}"
-        record = parse_any(line, where)
-        if record is None or ("trace" in record) != tally.has_passes:
-            raise UsageError(f"{where}: got a line of another kind than the first one")
-        try:
-            name = "the sentence"
-            sentence = trace_records.read_sentence(record, name) if tally.has_passes else None
-            tally.add(record, sentence)
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from error
-        lines.add(record, number, offset)
-        offset += len(line)
-        yield record
+    with open(lines.path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            where = f"{lines.path}, line {number}"
+            record = parse_any(line, where)
+            if record is None or ("trace" in record) != tally.has_passes:
+                raise UsageError(f"{where}: got a line of another kind than the first one")
+            try:
+                name = "the sentence"
+                sentence = trace_records.read_sentence(record, name) if tally.has_passes else None
+                tally.add(record, sentence)
+            except UsageError as error:
+                raise UsageError(f"{where}: {error}") from error
+            lines.add(record, number, offset)
+            offset += len(line)
+            yield record
 
 
 def blocks(traces: Sequence[Index], limit: int) -> Iterator[str]:
