@@ -96,7 +96,7 @@ setup(
         "fairseq_paradec": ["py.typed", "page.css"],
         "fairseq_paradec.engine": ["csrc/*"],
         "fairseq_paradec.lab": ["papers.toml"],
-        "fairseq_paradec.lab.analysis": ["*.css", "*.js"],
+        "fairseq_paradec.lab.show": ["pages/*"],
         "fairseq_paradec.translator.importing": ["sentences.txt"],
         "fairseq_paradec.serve": ["page/*"],
         "fairseq_paradec.training": ["presets.toml"],
@@ -117,11 +117,12 @@ setup(
     # fairseq_paradec/extras.py names the extra of each package to a user who lacks it.
     extras_require={
         # commands that measure and draw: matplotlib 3.11 shapes text, and sets right-to-left
-        # scripts from right to left; rouge-score judges summaries
+        # scripts from right to left; jinja2 writes pages; rouge-score judges summaries
         "lab": [
             MATPLOTLIB,
             SACREBLEU,
             PILLOW,
+            "jinja2>=3.1,<4",
             "jsonschema>=4.18,<5",
             "networkx>=3,<4",
             "rouge-score>=0.1.2,<0.2",

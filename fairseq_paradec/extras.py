@@ -14,6 +14,7 @@ from .errors import UsageError
 EXTRAS: dict[str, str] = {
     "matplotlib": "lab",
     "networkx": "lab",
+    "jinja2": "lab",
     "jsonschema": "lab",
     "sacrebleu": "lab",
     "rouge_score": "lab",
@@ -39,7 +40,7 @@ EXTRAS: dict[str, str] = {
 SERVE = ("fastapi", "uvicorn", "prometheus_client")
 
 #: What the commands that measure and draw need all together; setup.py's ``[lab]`` is these.
-LAB = ("matplotlib", "networkx", "jsonschema", "sacrebleu", "rouge_score", "PIL")
+LAB = ("matplotlib", "networkx", "jinja2", "jsonschema", "sacrebleu", "rouge_score", "PIL")
 
 
 @contextlib.contextmanager

@@ -336,7 +336,7 @@ def test_losses_by_hand(tmp_path, capsys):
     ]
     assert rows[10:] == [["validation", "100", "2.500", "2.5", "+0.000"]]
     assert all(
-        f"<!-- {text} -->" in svg.read_text() for text in ("a", "b", "a, validation", "updates")
+        f">{text}</text>" in svg.read_text() for text in ("a", "b", "a, validation", "updates")
     )
     assert table(capsys, "losses", first, "--plot", png)[9] == ["training", "91-100", "4.125"]
     assert png.read_bytes().startswith(b"\x89PNG")

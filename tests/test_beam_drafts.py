@@ -20,10 +20,10 @@ from support.multiword import PREFIXES
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.analysis import beam_tree
-from fairseq_paradec.lab.analysis.trace_records import read_sentence
 from fairseq_paradec.lab.measure import lossless_beams, specs
 from fairseq_paradec.lab.measure.systems import BEAM, FairseqSystem, Models
+from fairseq_paradec.lab.show import beam_tree
+from fairseq_paradec.lab.show.trace_records import read_sentence
 from fairseq_paradec.records import read
 
 RAGGED = (3, 7, 5, 2)
@@ -430,9 +430,15 @@ def test_a_trace_has_the_tree_and_a_picture_of_it(kind: str, tmp_path: Path) -> 
         assert len(best) == len(record["output"])
         where = beam_tree.places(nodes, best)
         assert len(set(where)) == len(where) and {where[n][1] for n in best} == {0}
-    assert paradec(["trace", str(path), "--tree", str(tmp_path / "tree.svg")]) == 0
+    assert (
+        paradec(["trace", str(path), "--kind", "tree", "--picture", str(tmp_path / "tree.svg")])
+        == 0
+    )
     assert (tmp_path / "tree.svg").read_text(encoding="utf-8").count("<path") > len(nodes)
     greedy = tmp_path / "greedy.jsonl"
     plain = argparse.Namespace(**limits.flags(), decoding="greedy", trace_file=str(greedy))
     task.inference_step(task.build_generator([model], plain), [model], sample)
-    assert paradec(["trace", str(greedy), "--tree", str(tmp_path / "no.svg")]) == 2
+    assert (
+        paradec(["trace", str(greedy), "--kind", "tree", "--picture", str(tmp_path / "no.svg")])
+        == 2
+    )

@@ -1,4 +1,4 @@
-"""Decoding dependency graphs by hand and by an independent run, and paradec ddgviz."""
+"""Decoding dependency graphs by hand and by an independent run, and as a kind of trace."""
 
 import functools
 import math
@@ -17,8 +17,10 @@ from support.tables import refused, run
 from support.trace_records import read, write
 
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.analysis.ddg import DependencyGraph, Prediction, as_text, from_record
-from fairseq_paradec.lab.analysis.page import MARK
+from fairseq_paradec.lab.show.ddg import DependencyGraph, as_text, from_record
+from fairseq_paradec.lab.show.page import MARK
+
+KIND = ("--kind", "dependencies")
 
 record = functools.partial(trace_records.record, decoding="pj", source=["s", "</s>"])
 
@@ -57,10 +59,12 @@ def test_five_tokens_by_hand() -> None:
     # a: 0.99 of pass 1; b: pass 3, which starts at it; c: pass 4; d: pass 2, third of its window
     shown = [math.exp(value) for value in graph.log_probs]
     assert shown == pytest.approx([0.99, 0.89, 0.79, 0.87, 0.77], abs=1e-12)
-    assert graph.runner_up == ["A", "B", "C", "D", "</S>"]
-    assert graph.runner_up_log_probs == pytest.approx([v - 1 for v in graph.log_probs], abs=1e-12)
+    assert [cell.runner_up for cell in graph.finals] == ["A", "B", "C", "D", "</S>"]
+    second = [cell.runner_up_log_prob for cell in graph.finals]
+    assert second == pytest.approx([v - 1 for v in graph.log_probs], abs=1e-12)
     one = graph.predictions[2][3]
-    assert one == Prediction("d", math.log(0.87), "D", math.log(0.87) - 1)
+    assert one is not None and (one.token, one.log_prob) == ("d", math.log(0.87))
+    assert (one.runner_up, one.runner_up_log_prob) == ("D", math.log(0.87) - 1)
     for number, right in enumerate(("ab", "ad", "abd", "abcd."), start=1):
         assert [graph.is_right(number, i) for i in range(5)] == [t in right for t in "abcd."]
 
@@ -77,9 +81,10 @@ def broken(**fields: Any) -> dict[str, Any]:
         (FIVE | {"decoding": "gad"}, "s: got a trace of 'gad'; allowed: greedy, pj, pgj, hgj"),
         (FIVE | {"output": ["a"]}, "s contradicts itself: what its passes commit"),
         (record(""), "s has no output"),
-        (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
-        (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' holds a value"),
-        (broken(runner_up=["a", "b", 3, None]), "s, pass 2: 'runner_up' holds a value"),
+        (broken(log_probs=[-1.0, math.nan, -1.0, -1.0]), "s, pass 2: 'log_probs' lacks a value"),
+        (broken(log_probs=[-1.0, 800, -1.0, -1.0]), "s, pass 2: 'log_probs' lacks a value"),
+        (broken(log_probs=[-1.0, None, -1.0, -1.0]), "s, pass 2: 'log_probs' lacks a value"),
+        (broken(log_probs=[-1.0]), "s, pass 2: 'log_probs' lacks a value"),
         (broken(start=2), "s, pass 2 starts at 2, after 1 committed"),
         (  # a relaxed rule's trace under a Jacobi decoder's name: `x` was drafted, `b` predicted
             record("a x c", one_pass(0, "a b c", 3, accepted=2) | {"draft": ["a", "x", "c"]}),
@@ -109,7 +114,8 @@ def check(task: Any, got: DependencyGraph, want: Graph, tolerance: float) -> Non
     assert got.tokens == [words[token] for token in want.tokens]
     assert got.final_pass == want.final_pass
     assert got.log_probs == pytest.approx(want.log_probs, abs=tolerance)
-    assert got.runner_up == [None if token is None else words[token] for token in want.runner_up]
+    runner_up = [cell.runner_up for cell in got.finals]
+    assert runner_up == [None if token is None else words[token] for token in want.runner_up]
 
 
 @pytest.mark.usefixtures("exact_softmax")
@@ -142,51 +148,46 @@ def test_random_models_in_double_precision(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_sentence_of_ones_own(capsys: Any, tmp_path: Path) -> None:
-    """Tokenised, split and decoded as by fairseq's commands; all that is written agrees."""
-    out, html, kept = (tmp_path / name for name in ("man.svg", "man.html", "man.jsonl"))
+    """All that is written of its trace agrees."""
+    out, html, trace = (tmp_path / name for name in ("man.svg", "man.html", "man.jsonl"))
     sentence = "Two men's dogs are waiting for the train, quietly."
-    given = ("--out", out, "--html", html, "--trace", kept)
-    status, told, _ = run(capsys, "ddgviz", DEMO, "--text", sentence, *given)
-    assert status == 0
-    (found,) = read(kept)
+    how = ("--decoding", "pj", "--jacobi-length", "oracle", "--trace-file", trace)
+    assert run(capsys, "translate", "--model", DEMO, "--text", sentence, *how)[0] == 0
+    (found,) = read(trace)
     assert found["decoding"] == "pj" and found["flags"]["jacobi_length"] == "oracle"
     assert " ".join(found["source"]).startswith("Two men &apos;s dogs are waiting for the train , ")
     graph = from_record(found, "sentence 0")
-    assert told == as_text(graph, found["source"]) + "\n"
+    given = (*KIND, trace, "--picture", out, "--html", html)
+    status, told, _ = run(capsys, "trace", *given)
+    assert status == 0 and told == as_text(graph, found["source"]) + "\n"
     assert ElementTree.fromstring(out.read_bytes()).tag.endswith("svg")
-    assert html.read_text(encoding="utf-8").startswith(MARK)
+    page = html.read_text(encoding="utf-8")
+    assert page.startswith(MARK) and 'data-view="dependencies"' in page
     before = out.read_bytes()
-    # The trace gives the same.
-    assert run(capsys, "ddgviz", kept, "--out", out, "--html", html)[:2] == (0, told)
+    assert run(capsys, "trace", *given)[0] == 0
     assert out.read_bytes() == before
-
-
-def test_sentences_of_the_data(capsys: Any, tmp_path: Path) -> None:
-    how = ("--decoding", "pgj", "--block-size", 4, "--out", tmp_path / "a.png")
-    status, told, _ = run(capsys, "ddgviz", DEMO, "--ids", 33, 8, 33, *how)
-    assert status == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-33.png", "a-8.png"]
-    blocks = told.split("\n\n")
-    lines = (DEMO / "bpe" / "demo.en").read_text(encoding="utf-8").splitlines()
-    for block, number in zip(blocks, (33, 8), strict=True):
-        first, source, *passes, summary = block.splitlines()
-        assert first.startswith(f"sentence {number} (pgj --block-size 4 ")
-        assert source.removeprefix("source").strip() == f"{lines[number]} </s>"
-        assert f"passes: {len(passes)}," in summary
 
 
 def test_sentences_of_a_trace(capsys: Any, tmp_path: Path) -> None:
     file, strange = tmp_path / "t.jsonl", tmp_path / "s.jsonl"
     write(file, *(FIVE | {"id": number} for number in (3, 5, 4, 3)))
-    given = ("--sentence", 4, 3, "--out", tmp_path / "g.svg")
-    status, told, _ = run(capsys, "ddgviz", file, *given)
+    given = ("--sentence", 4, 3, "--picture", tmp_path / "g.svg")
+    status, told, _ = run(capsys, "trace", *KIND, file, *given)
     assert status == 0 and told.startswith("sentence 3 (pj)\nsource  s </s>\npass 1  0:a 0.99\n")
+    assert told.count("sentence ") == 3
     names = {path.name for path in tmp_path.glob("*.svg")}
     assert names == {"g-3.svg", "g-3-line4.svg", "g-4.svg"}
+    drawn = re.findall(r">([^<>]+)</text>", (tmp_path / "g-4.svg").read_text("utf-8"))
+    assert drawn[:3] == ["sentence 4 (pj)", from_record(FIVE, "s").summary, "source: s &lt;/s&gt;"]
+    assert {"0.89", "0.87", "pass 4", "d"} <= set(drawn)
     write(strange, *(FIVE | {"id": name} for name in ("a/b", "../../x")))
-    given = ("--sentence", "a/b", "../../x", "--out", tmp_path / "h.svg")
-    assert run(capsys, "ddgviz", strange, *given)[0] == 0
-    assert {path.name for path in tmp_path.glob("h*")} == {"h-a_b.svg", "h-.._.._x.svg"}
+    given = ("--sentence", "a/b", "../../x", "--picture", tmp_path / "h.png")
+    assert run(capsys, "trace", *KIND, strange, *given)[0] == 0
+    assert {path.name for path in tmp_path.glob("h*")} == {"h-a_b.png", "h-.._.._x.png"}
+    # Without --sentence all are printed, and the first is drawn.
+    status, told, _ = run(capsys, "trace", *KIND, file, "--picture", tmp_path / "i.svg")
+    assert (status, told.count("sentence ")) == (0, 4)
+    assert [path.name for path in tmp_path.glob("i*")] == ["i.svg"]
 
 
 @pytest.mark.parametrize(
@@ -196,8 +197,10 @@ def test_sentences_of_a_trace(capsys: Any, tmp_path: Path) -> None:
         (["{trace}", "--html", "{trace}"], "allowed: a new file, or an earlier page"),
         (["{gad}"], "gad.jsonl, line 1: sentence 3: got a trace of 'gad'; allowed: greedy, pj"),
         (["{strange}"], "\\x1b[2J"),
-        (["{demo}", "--ids", "1", "--trace", "{demo}/model.pt"], "--trace: got "),
-        (["{demo}", "--text", "a", "--trace", "{folder}/x", "--html", "{folder}/x"], "--html's"),
+        (["{trace}", "--words", "a"], "--words a needs --kind order"),
+        (["{trace}", "{trace}", "--picture", "{folder}/a.svg"], "needs one FILE, with --kind dep"),
+        (["{trace}", "--image-size", "2x2", "--picture", "{folder}/a.svg"], "passes or steps"),
+        ([], "FILE: got none; allowed: a file that --trace-file wrote"),
     ],
 )
 def test_mistakes(capsys: Any, tmp_path: Path, args: list[str], message: str) -> None:
@@ -207,6 +210,6 @@ def test_mistakes(capsys: Any, tmp_path: Path, args: list[str], message: str) ->
     write(files["strange"], FIVE | {"id": "\x1b[2J", "output": ["a"]})
     before = set(tmp_path.iterdir())
     texts = {"folder": str(tmp_path), "demo": str(DEMO)} | {n: str(p) for n, p in files.items()}
-    errors = refused(capsys, "ddgviz", *(arg.format(**texts) for arg in args))
+    errors = refused(capsys, "trace", *KIND, *(arg.format(**texts) for arg in args))
     assert message.format(**texts) in errors and "\x1b" not in errors
     assert set(tmp_path.iterdir()) == before

@@ -17,7 +17,7 @@ from fairseq_paradec.decoding.drafting import BlockSizes
 from fairseq_paradec.decoding.given import GivenDrafter, taken_up
 from fairseq_paradec.decoding.loop import Drafter, Verdict, no_draft
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.analysis.trace_records import read_sentence
+from fairseq_paradec.lab.show.trace_records import read_sentence
 from fairseq_paradec.methods.base import refuse_drafts
 from fairseq_paradec.row import Row
 
@@ -191,8 +191,8 @@ def test_a_trace_says_which_tokens_an_earlier_translation_gave(tmp_path):
     record = json.loads(trace.read_text())
     sentence = read_sentence(record, "sentence 0")
     given = {one.number for one, was in zip(sentence.passes, record["given"]) if was}
-    assert given and {one.by for one in sentence.origins} > {"given"}
-    assert {one.pass_number for one in sentence.origins if one.by == "given"} <= given
+    assert given and {one.state for one in sentence.origins} > {"given"}
+    assert {one.pass_number for one in sentence.origins if one.state == "given"} <= given
     assert all("draft_confidences" not in one for one in record["trace"] if one.get("given"))
 
 

@@ -59,7 +59,9 @@ DOORS = {
 }
 
 
-#: What the analyses may import of ``lab/data``.
+#: The folders of the lab that decode and measure nothing.
+PURE = [("lab", "analysis"), ("lab", "show")]
+#: What they may import of ``lab/data``.
 TYPES = [("lab", "data", "table"), ("lab", "data", "samples")]
 
 
@@ -112,13 +114,12 @@ def test_imports_go_down_only(room: str) -> None:
     assert not {one for one in rooms_of(room) if one[1] not in allowed}
 
 
-def test_the_analyses_import_the_ground_images_and_data_alone() -> None:
-    for file in files_of("lab/analysis"):
+@pytest.mark.parametrize("folder", ["analysis", "show"])
+def test_what_is_pure_imports_the_ground_images_and_data_alone(folder: str) -> None:
+    for file in files_of(f"lab/{folder}"):
         for parts in imports(file, PLUGIN):
-            known = parts[0] in GROUND | {"images"} or parts[:2] == ("lab", "analysis")
-            assert known or parts[:3] in [("lab", "data", "table"), ("lab", "data", "samples")], (
-                file
-            )
+            known = parts[0] in GROUND | {"images"} or parts[:2] in PURE
+            assert known or parts[:3] in TYPES, file
 
 
 @pytest.mark.parametrize("module", sorted(GROUND))

@@ -12,10 +12,11 @@ from support.stats_records import greedy
 from support.tables import refused, run
 from support.trace_records import one_pass, write
 
-from fairseq_paradec.lab.analysis import report, speed_ups
-from fairseq_paradec.lab.analysis.tally import BEYOND, Tally
+from fairseq_paradec.lab.analysis import speed_ups
 from fairseq_paradec.lab.data import documents
 from fairseq_paradec.lab.data.table import Result, Table, Value, column, from_json, to_json
+from fairseq_paradec.lab.show import report
+from fairseq_paradec.lab.show.tally import BEYOND, Tally
 
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 MACHINE = {"processor": 'P <1> & "2"', "cores": 2, "threads": 1, "accelerator": "none"}
@@ -151,7 +152,7 @@ def test_the_pages_numbers_are_those_of_the_files(folder, capsys):
     assert status == 0 and all(f"<li>{line}</li>" in page for line in left)
     said = [f"left out: {line.replace(': ', ', ', 1)}" for line in left]
     assert printed.splitlines() == [*said, f"{out}: 2 results, 3 traces or statistics"]
-    assert "<title>Report of made &amp; &quot;so&quot;</title>" in page
+    assert "<title>Report of made &amp; &#34;so&#34;</title>" in page
 
 
 def test_records_of_the_first_version_are_read(tmp_path, capsys):
@@ -167,6 +168,22 @@ def test_records_of_the_first_version_are_read(tmp_path, capsys):
     assert [row[:6] for row in rows[1:]] == [
         ["stats.jsonl", "hgj", "not recorded", "1", "7", "7"],
         ["trace.jsonl", "hgj", "not recorded", "1", "7", "7"],
+    ]
+
+
+def test_sentences_of_most_traces_come_first_and_those_of_another_source_are_others(
+    tmp_path, capsys
+):
+    same = greedy(2, ["c"], ["d", "</s>"])
+    write(tmp_path / "a.jsonl", greedy(1, ["a"], ["b", "</s>"]), same)
+    write(tmp_path / "b.jsonl", greedy(1, ["x"], ["y", "</s>"]), same)
+    assert run(capsys, "report", tmp_path)[0] == 0
+    text = (tmp_path / "report.html").read_text("utf-8")
+    blocks = map(json.loads, re.findall(r'class="sentence">(.*?)</script>', text))
+    assert [(one["name"], len(one["panels"]), one["missing"]) for one in blocks] == [
+        ("sentence 2", 2, []),
+        ("sentence 1", 1, ["b.jsonl"]),
+        ("sentence 1", 1, ["a.jsonl"]),
     ]
 
 

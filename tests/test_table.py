@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fairseq_paradec.lab.analysis import markdown, text_table
 from fairseq_paradec.lab.data.samples import series, speed_ups
 from fairseq_paradec.lab.data.table import Cell, Column, Table, Value, column, from_json, to_json
+from fairseq_paradec.lab.show.table import markdown_table, terminal_table
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_rows_have_the_same_columns() -> None:
 
 def test_pages_and_terminals_show_the_same_cells() -> None:
     found = Table.of(rows())
-    assert markdown.table(found).splitlines() == [
+    assert markdown_table(found).splitlines() == [
         "| label | ms a text | gain | shares |",
         "| --- | --: | --- | --- |",
         "| a\\|b | 1.25 | 2.0x (1.0-3.0) | 1.0 2 |",
         "| c | 1.0 | - | - |",
     ]
-    assert text_table.table(found).splitlines()[2:] == [
+    assert terminal_table(found).splitlines()[2:] == [
         "a|b         1.25  2.0x (1.0-3.0)   1.0 2",
         "c           1.00               -       -",
     ]

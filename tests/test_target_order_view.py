@@ -1,4 +1,4 @@
-"""paradec order: the figure of the paper as text and as picture, and wrong flags."""
+"""paradec trace --kind order: the figure of the paper as text and as picture, and wrong flags."""
 
 from fairseq_paradec.cli.main import main as paradec
 
@@ -24,7 +24,7 @@ slot  step  direction  predicts  place  from input  at position
 
 def test_the_papers_figure(capsys):
     arguments = ["--directions", "2", "--tokens-per-direction", "2", "--words", "A B C D E F"]
-    assert paradec(["order", *arguments]) == 0
+    assert paradec(["trace", "--kind", "order", *arguments]) == 0
     found, mask = capsys.readouterr().out.split("\nmask: ")
     assert found == FIGURE
     seen = [line[2:] for line in mask.splitlines()[2:]]
@@ -34,10 +34,10 @@ def test_the_papers_figure(capsys):
 def test_targets_are_rewritten_and_drawn(tmp_path, capsys):
     path, picture = tmp_path / "train.de", tmp_path / "a.png"
     path.write_text("A B C D E\n\nschläft@@ e x\n", encoding="utf-8")
-    assert paradec(["order", "--arch", "ibdecoder", "--rewrite", str(path)]) == 0
+    assert paradec(["trace", "--kind", "order", "--arch", "ibdecoder", "--rewrite", str(path)]) == 0
     assert capsys.readouterr().out == "A E B D C\n\nschläft@@ x e\n"
-    arguments = ["--arch", "double_token", "--length", "3", "--out", str(picture)]
-    assert paradec(["order", *arguments]) == 0
+    arguments = ["--arch", "double_token", "--length", "3", "--picture", str(picture)]
+    assert paradec(["trace", "--kind", "order", *arguments]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -45,9 +45,11 @@ def test_mistakes_are_named(capsys):
     for arguments, message in (
         (["--directions", "3"], "--directions: got 3; allowed: 1, or an even number"),
         (["--arch", "nothing"], "--arch: got 'nothing'; allowed: ibdecoder, ibdecoder_sa, imd"),
+        (["--words", "a", "--length", "3"], "--words a excludes --length"),
+        (["some.jsonl"], "FILE some.jsonl excludes --kind order"),
         (["--words", " "], "--words: got ' '; allowed: 1 to 200 words"),
         (["--rewrite", "no"], "--rewrite: got 'no'; allowed: a file that can be read (No such"),
     ):
-        assert paradec(["order", *arguments]) == 2
+        assert paradec(["trace", "--kind", "order", *arguments]) == 2
         out, err = capsys.readouterr()
-        assert out == "" and err.startswith(f"paradec order: error: {message}")
+        assert out == "" and err.startswith(f"paradec trace: error: {message}")

@@ -16,12 +16,12 @@ from support.trace_records import FACTS, FROM_BOTH_ENDS, GOOD, one_pass, record,
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
-from fairseq_paradec.lab.analysis import page as pages
-from fairseq_paradec.lab.analysis import trace_text, viewer
-from fairseq_paradec.lab.analysis.raster_plot import maps
-from fairseq_paradec.lab.analysis.trace_records import read_sentence
-from fairseq_paradec.lab.analysis.trace_view import EOS, Origin, Pass, Sentence, State
-from fairseq_paradec.lab.commands import trace as command
+from fairseq_paradec.lab.commands.trace_files import groups
+from fairseq_paradec.lab.show import page as pages
+from fairseq_paradec.lab.show import trace_text, viewer
+from fairseq_paradec.lab.show.raster_plot import maps
+from fairseq_paradec.lab.show.trace_records import read_sentence
+from fairseq_paradec.lab.show.trace_view import EOS, Cell, Pass, Sentence, State
 
 LETTERS = {"previous": "p", "accepted": "a", "rescued": "r", "bifurcation": "b", "bonus": "+"}
 LETTERS |= {"discarded": "x", "pending": "w"}
@@ -113,7 +113,7 @@ def real_sentences(folder, task, model, sample, limits, **flags):
     """What --trace-file writes, and what is read of it."""
     path = folder / "trace.jsonl"
     decode(task, [model], sample, limits, trace_file=str(path), **flags)
-    for (entry,) in command.groups([str(path)]):
+    for (entry,) in groups([str(path)]):
         yield entry.record, entry.sentence
 
 
@@ -170,11 +170,12 @@ def test_origins_say_who_wrote_each_token():
     )
     sentence = read_sentence(record("q a b c e", *passes, flags={"block_size": 2}), "s")
     assert sentence.origins == [
-        Origin(1, "bonus", -0.5, "p", -1.0, None, None),
-        Origin(3, "accepted", -0.25, "x", -2.0, 0, None),
-        Origin(3, "rescued", -float("inf"), "z", -1.5, 39, None),  # z: what was overruled
-        Origin(3, "bonus", -2.5, "y", -3.0, None, None),
-        Origin(4, "bifurcation", -0.125, None, None, None, None),
+        Cell("q", State.BONUS, 0, -0.5, None, "p", -1.0, pass_number=1),
+        Cell("a", State.ACCEPTED, 1, -0.25, 0, "x", -2.0, pass_number=3),
+        # z: what was overruled
+        Cell("b", State.RESCUED, 2, -float("inf"), 39, "z", -1.5, pass_number=3),
+        Cell("c", State.BONUS, 3, -2.5, None, "y", -3.0, pass_number=3),
+        Cell("e", State.BIFURCATION, 4, -0.125, pass_number=4),
     ]
     said = "tokens: 5, passes: 4, tokens per pass: 1.25, drafted tokens accepted: 2 (rescued: 1)"
     assert sentence.summary == said
@@ -184,7 +185,7 @@ def test_origins_in_another_order_have_directions():
     ends = [*FROM_BOTH_ENDS, written(4, [EOS], [4])]
     named = [one | {"directions": ["1→", "2←"][: len(one["verifier"])]} for one in ends]
     sentence = read_sentence(record("A B C D </s>", *named), "s")
-    assert [(one.pass_number, one.by, one.direction) for one in sentence.origins] == [
+    assert [(one.pass_number, one.state, one.direction) for one in sentence.origins] == [
         (1, "bonus", "1→"),
         (2, "bonus", "1→"),
         (2, "bonus", "2←"),
@@ -239,10 +240,10 @@ def test_bad_files_end_in_one_line(tmp_path, capsys, content, message, before):
 
 def test_page_is_written_whole_or_not_at_all(trace, tmp_path, monkeypatch):
     """And never over another file."""
-    page, during, original = tmp_path / "page.html", [], viewer.sentence
+    page, during, original = tmp_path / "page.html", [], viewer.block
     assert paradec(["trace", str(trace), "--html", str(page), "--limit", "2"]) == 0
     first = page.read_text(encoding="utf-8")
-    assert first.startswith(pages.MARK) and first.endswith(pages.TAIL)
+    assert first.startswith(pages.MARK) and first.endswith("</main>\n</body>\n</html>\n")
 
     def interrupted(*args):
         during.append(page.read_text(encoding="utf-8"))
@@ -250,7 +251,7 @@ def test_page_is_written_whole_or_not_at_all(trace, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return original(*args)
 
-    monkeypatch.setattr(viewer, "sentence", interrupted)
+    monkeypatch.setattr(viewer, "block", interrupted)
     content = trace.read_bytes()
     assert paradec(["trace", str(trace), "--html", str(page)]) == 130
     assert paradec(["trace", str(trace), "--html", str(trace)]) == 2
@@ -300,7 +301,8 @@ GREY = Size(2, 2, 1)
 
 def image_of(decoding, output, passes, accepted):
     """A sentence of which only this is known: the pass of each token, and what passes accepted."""
-    origins = [Origin(number, "accepted", None, None, None, None, None) for number in passes]
+    tokens = zip(output.split(), passes, strict=True)
+    origins = [Cell(token, State.ACCEPTED, pass_number=number) for token, number in tokens]
     each = [Pass(i + 1, 0, [], [], [], [], count) for i, count in enumerate(accepted)]
     return Sentence("sentence 0", decoding, None, output.split(), each, origins, {})
 

@@ -11,11 +11,12 @@ from support.builders import DEMO, Limits, decode
 from support.trace_records import read
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.lab.analysis import beam_tree, page
-from fairseq_paradec.lab.analysis.ddg import from_record
-from fairseq_paradec.lab.analysis.trace_records import read_sentence
-from fairseq_paradec.lab.analysis.trace_view import ORIGINS
 from fairseq_paradec.lab.data.table import Table
+from fairseq_paradec.lab.show import beam_tree
+from fairseq_paradec.lab.show import page as writer
+from fairseq_paradec.lab.show.ddg import from_record
+from fairseq_paradec.lab.show.trace_records import read_sentence
+from fairseq_paradec.lab.show.trace_view import ORIGINS
 from fairseq_paradec.plugin.tasks import loading
 
 
@@ -56,7 +57,7 @@ def check_told(told, one):
     for place, (tip, fact) in enumerate(zip(told, read_sentence(one, "s").origins, strict=True)):
         assert tip["token"] == one["output"][place]
         assert (tip["position"], tip["pass"]) == (str(place), str(fact.pass_number))
-        by = f"written by direction {fact.direction}" if fact.direction else ORIGINS[fact.by]
+        by = f"written by direction {fact.direction}" if fact.direction else ORIGINS[fact.state]
         assert tip["by"] == by
         share, log_prob = re.fullmatch(r"(\S+) \(log (\S+)\)", tip["probability"]).groups()
         assert float(log_prob) == pytest.approx(fact.log_prob, abs=6e-5)
@@ -216,13 +217,12 @@ def colour(browser, selector):
 @pytest.mark.slow
 def test_pages_run_their_own_scripts_and_nothing_else(browser, tmp_path):
     values = [NASTY, {"a": NASTY[0]}]
-    good = page.head("title", scripts=[SHOW]) + "<p id='shown'></p>"
-    good += "".join(page.data("block", value) for value in values) + page.table(
-        Table.of([{"<b>": NASTY[0]}])
-    )
+    page = "".join(writer.page("page.html", scripts=[SHOW], title="title"))
+    good = "<p id='shown'></p>" + "".join(writer.data("block", value) for value in values)
+    good += str(writer.table(Table.of([{"<b>": NASTY[0]}])))
     own, bad, bare = (tmp_path / name for name in ("own.html", "bad.html", "bare.html"))
-    own.write_text(good + page.TAIL, "utf-8")
-    bad.write_text(good + HARM + page.TAIL, "utf-8")
+    own.write_text(page.replace("</main>", f"{good}</main>"), "utf-8")
+    bad.write_text(page.replace("</main>", f"{good}{HARM}</main>"), "utf-8")
     bare.write_text("<!DOCTYPE html><title>title</title><h1>h</h1>" + HARM, "utf-8")
     browser.open(own)
     assert json.loads(browser.texts("#shown")[0]) == values
@@ -248,12 +248,12 @@ def test_pages_run_their_own_scripts_and_nothing_else(browser, tmp_path):
 
 
 def test_data_is_the_value_and_ends_nothing():
-    block = page.data("a&b", NASTY)
+    block = writer.data("a&b", NASTY)
     assert block.startswith('<script type="application/json" class="a&amp;b">')
     inside = block[block.index(">") + 1 : -len("</script>\n")]
     assert json.loads(inside) == NASTY
     assert not set("<\u2028\u2029") & set(inside)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        page.data("a", float("nan"))
+        writer.data("a", float("nan"))
     with pytest.raises(ValueError, match="may not hold </script"):
-        page.head("t", scripts=["let a = '</SCRIPT>';"])
+        list(writer.page("page.html", scripts=["let a = '</SCRIPT>';"], title="t"))

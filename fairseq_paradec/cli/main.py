@@ -44,9 +44,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "training-speed": "measure the updates a second of architectures",
     },
     "look": {
-        "trace": "show what every pass drafted, accepted and rejected",
-        "ddgviz": "show which tokens depend on which",
-        "order": "draw in which order an architecture writes a target",
+        "trace": "show passes, steps, dependencies, a beam's tree, an order of writing",
         "analyse": "analyse texts, scores, benchmarks and traces",
         "report": "make one page of all benchmarks and traces of a folder",
         "papers": "list every table of the five papers, and run ours",
@@ -69,8 +67,7 @@ GROUPS: dict[str, dict[str, str]] = {
 #: they begin to work.
 LAB = frozenset(
     "demo lossless benchmark acceptance drafts evaluate passes launches breakeven modules threads "
-    "workers clients start-up training-speed trace ddgviz order analyse report papers "
-    "images".split()
+    "workers clients start-up training-speed trace analyse report papers images".split()
 )
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)

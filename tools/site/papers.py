@@ -15,10 +15,10 @@ from typing import Any
 
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis import Fields
-from fairseq_paradec.lab.analysis.markdown import table
 from fairseq_paradec.lab.commands import papers
 from fairseq_paradec.lab.commands.papers import VERDICTS
 from fairseq_paradec.lab.data.table import Cell, Row, Table, Value
+from fairseq_paradec.lab.show.table import markdown_table
 
 from .published import Results
 
@@ -193,7 +193,7 @@ def page(data: Mapping[str, Any], results: Results) -> str:
     for key, paper in data["papers"].items():
         rows = [row for row in data["rows"] if row["id"].startswith(f"{key}-")]
         parts.append(f"## {paper['short']}\n\n{paper['title']}")
-        parts.append(table(Table.of([_line(row, results) for row in rows])))
+        parts.append(markdown_table(Table.of([_line(row, results) for row in rows])))
         if "picture" in paper:
             path, text = paper["picture"]
             parts.append(f"![{text}]({path})\n\n{text}")

@@ -6,10 +6,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from fairseq_paradec.lab.analysis.benchmark_plot import draw
 from fairseq_paradec.lab.analysis.result_pages import bullets, page
-from fairseq_paradec.lab.analysis.speed_plot import draw_break_even
 from fairseq_paradec.lab.data.table import Result
+from fairseq_paradec.lab.show.benchmark_plots import draw, draw_break_even
 
 from . import ROOT
 from .published import Results, read_results

@@ -29,10 +29,10 @@ from fairseq_paradec.lab.analysis.benchmark_tables import (
     threads,
     throughput,
 )
-from fairseq_paradec.lab.analysis.markdown import table
 from fairseq_paradec.lab.analysis.result_pages import bullets
 from fairseq_paradec.lab.data.samples import THROUGHPUT, samples, speed_ups
 from fairseq_paradec.lab.data.table import Cells, Result, Table, column
+from fairseq_paradec.lab.show.table import markdown_table
 
 from .published import Results
 
@@ -71,23 +71,23 @@ def summary(choice: Choice, results: Results) -> str:
         HEAD,
         "## Which decoder should I take",
         _setting(document, f"results/{name}.json", choice["model"]),
-        table(decoder_rows(document, choice["decoders"])),
+        markdown_table(decoder_rows(document, choice["decoders"])),
         _conclusions(choice["which"], results),
         "## How sure is it that lossless is lossless",
         f"{counts(choice, results)} [docs/exactness.md](docs/exactness.md) says what is "
         "proved and what is tested, and how you check your own model.",
-        table(lossless_rows(choice["lossless"], results)),
+        markdown_table(lossless_rows(choice["lossless"], results)),
         _conclusions(choice["sure"], results),
         "## Where drafting does not pay",
         f"Speed against our `greedy` in fp32, for one sentence and in batches of {size}, from "
         "the same benchmark:",
-        table(drafting_rows(document, choice["drafting"], size)),
+        markdown_table(drafting_rows(document, choice["drafting"], size)),
         _conclusions(choice["not paying"], results),
         "## Beside fairseq and CTranslate2",
         "From the same benchmark, on one thread: milliseconds a sentence at batch 1 (median and"
         f" 90th percentile), sentences a second in batches of {size}, and the peak of memory"
         " beyond the loaded model in MiB, for one sentence and in batches.",
-        table(peer_rows(document, choice["peers"], size)),
+        markdown_table(peer_rows(document, choice["peers"], size)),
         _conclusions(choice["beside"], results),
         "Our own targets, met and missed: [docs/experiments.md](docs/experiments.md#targets).",
     ]
@@ -113,14 +113,14 @@ def first_table(choice: Choice, results: Results) -> str:
         }
         for line, row in zip(lines, decoder_rows(document, lines).rows, strict=True)
     ]
-    return table(Table.of(rows))
+    return markdown_table(Table.of(rows))
 
 
 def targets(choice: Choice, results: Results) -> str:
     """Render the targets, for docs/experiments.md."""
     _check_numbers(choice["targets"], "found", results)
     rows = [{key: line[key] for key in ("target", "found", "met")} for line in choice["targets"]]
-    return f"{table(Table.of(rows))}\n\nNot run: {'; '.join(choice['not run'])}."
+    return f"{markdown_table(Table.of(rows))}\n\nNot run: {'; '.join(choice['not run'])}."
 
 
 def counts(choice: Choice, results: Results) -> str:

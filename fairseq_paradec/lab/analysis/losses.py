@@ -57,7 +57,7 @@ def draw(runs: Mapping[str, Curves], target: Path) -> None:
     """Write the picture: lines are the training's loss, marks the validation's."""
     from matplotlib.figure import Figure
 
-    from .figures import save
+    from ..show.plot import save
 
     figure: Any = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..data.table import Result
-from .markdown import markdown
+from ..show.table import markdown
 
 
 def bullets(lines: Iterable[str]) -> str:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ...output import printable
-from ..analysis.text_table import table
 from ..data import documents
 from ..data.table import Table
 from ..settings import Made
+from ..show.table import terminal_table
 from . import analyse_flops, analyse_speed, analyse_texts, analyse_training
 from .pages import check_picture
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         args.plot = check_picture("--plot", args.plot)
     made = args.analysis(args)
     rows, *more = (made,) if isinstance(made, Table) else made
-    text = "\n\n".join([table(rows), "\n".join(rows.notes), *more])
+    text = "\n\n".join([terminal_table(rows), "\n".join(rows.notes), *more])
     print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
     if getattr(args, "out", None) is not None:
         documents.save_made(Made(args.argv, args.out, args.title), rows)

@@ -16,9 +16,9 @@ from ..analysis.benchmark_tables import (
     BlockPoint,
     block_points,
 )
-from ..analysis.trace_records import read_sentence
 from ..data import documents
 from ..data.table import Cells, Table
+from ..show.trace_records import read_sentence
 from .text_files import each_once, named
 
 PICTURE = "FILE.{png,svg}"  # --plot, which ``analyse`` checks
@@ -85,7 +85,7 @@ def blocks(args: argparse.Namespace) -> Table:
         for point in of_title
     ]
     if args.plot is not None:
-        from ..analysis.benchmark_plot import draw_blocks  # matplotlib takes a second to load
+        from ..show.benchmark_plots import draw_blocks  # matplotlib takes a second to load
 
         draw_blocks(points, args.plot)
     notes = [
@@ -109,7 +109,7 @@ def speed_up(args: argparse.Namespace) -> Table:
         allowed = f"what {args.benchmark} has data for: {', '.join(there) or 'none'}"
         raise option_error("--by", args.by, allowed)
     if args.plot is not None:
-        from ..analysis.speed_plot import draw_speed_ups  # matplotlib takes a second to load
+        from ..show.benchmark_plots import draw_speed_ups  # matplotlib takes a second to load
 
         draw_speed_ups(document, args.by, args.plot, args.against)
     return _titled(table, document)
@@ -126,7 +126,7 @@ def histogram(args: argparse.Namespace) -> tuple[Table, str]:
     table = speed_ups.histogram_table(document, args.decoder, args.against)
     drawn = speed_ups.histograms(document, args.decoder, args.against)
     if args.plot is not None:
-        from ..analysis.speed_plot import draw_histogram
+        from ..show.benchmark_plots import draw_histogram
 
         draw_histogram(document, args.plot, args.decoder, args.against)
     return _titled(table, document), "\n\n".join(histogram.bars() for histogram in drawn)
@@ -141,7 +141,7 @@ def acceptance(args: argparse.Namespace) -> Table:
             raise option_error("TRACE", path, f"{TRACED}, with drafts: no token was guessed here")
     by_name = named(by_path)
     if args.plot is not None:
-        from ..analysis.speed_plot import draw_acceptance
+        from ..show.benchmark_plots import draw_acceptance
 
         draw_acceptance(by_name, args.plot)
     rows: list[Cells] = [

@@ -23,11 +23,11 @@ from ...cli import arguments
 from ...errors import UsageError, option_error
 from ...files import replacing
 from ...images import Pixels, Size
-from ..analysis import text_table
 from ..analysis.quality import RESAMPLES, SEED, ImageQuality
 from ..data import documents
 from ..data.table import Cells, Table, Value, column
 from ..settings import Made
+from ..show.table import terminal_table
 from . import pages
 from .image_files import Pair, Passes, read_outputs, read_pairs, read_report
 
@@ -107,7 +107,7 @@ def compare(args: argparse.Namespace) -> int:
     notes = _notes(len(numbers), len(pairs), args.subset, shown[0], bool(reports))
     beside = ", ".join(["input", *shown, *([TRUTH] if len(shown) == 1 else [])])
     found = Table.of(rows, notes=notes)
-    print(f"{text_table.table(found)}\n\n" + "\n".join(notes))
+    print(f"{terminal_table(found)}\n\n" + "\n".join(notes))
     print(f"{len(paths)} pictures in {args.out}, each with {beside}, from left to right.")
     if args.json is not None:
         made = Made(args.argv, args.json, "Super-resolution: quality of outputs")

@@ -3,13 +3,13 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from ...errors import UsageError, option_error
 from ...files import replacing
-from ..analysis.page import MARK
+from ..show.page import MARK
 
 #: Endings of pictures.
 SUFFIXES = (".png", ".svg")
@@ -70,9 +70,9 @@ def whole_file(path: str) -> Iterator[TextIO]:
         yield file
 
 
-def warn_of_fonts(command: str, texts: Iterable[str]) -> None:
+def warn_of_fonts(command: str, missing: Sequence[str]) -> None:
     """Warn of characters of a picture that no font of the machine has."""
-    from ..analysis import fonts  # matplotlib takes a second to load
+    if missing:
+        from ..show import fonts  # matplotlib takes a second to load
 
-    if missing := fonts.choose(texts).missing:
         print(f"paradec {command}: warning: {fonts.warning(missing)}", file=sys.stderr)

@@ -1,163 +1,84 @@
-"""Show what every pass of a decoder drafted, accepted and rejected, or the tokens of each step.
+"""Show what every pass of a decoder drafted, accepted and rejected; or another kind of view.
 
-The command reads what --trace-file of fairseq-generate wrote, for any method, sentence by sentence.
-Several files of the same sentences, such as one per method, are shown side by side.
+The command reads what --trace-file wrote, for any method, sentence by sentence. Several files of
+the same sentences, such as one per method, are shown side by side. Kinds: passes (drafts and
+verdicts), steps (the tokens of each step), dependencies (which tokens of Jacobi decoding or greedy
+search depend on which), tree (what a beam drafted). The kind order needs no file: it draws the
+order in which a reordered model writes a target, and its attention mask.
 """
 
 import argparse
+import collections
 import contextlib
 import io
 import os
 import re
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from ...cli import arguments
-from ...errors import UsageError, needs, option_error
+from ...config import flag
+from ...errors import UsageError, excludes, needs
 from ...images import Size
 from ...output import discard, printable
-from ...records import TRACE, Record, lines_of, open_records, parse, read, written_by
-from ..analysis import beam_tree, page, trace_records, trace_text, trace_view, viewer
-from . import pages
+from ...records import TRACE, written_by
+from ..show import beam_tree, ddg, trace_text, viewer
+from . import pages, target_orders
+from .trace_files import Entry, groups
+
+EXAMPLES = """\
+examples:
+  paradec trace hgj.jsonl gad.jsonl --sentence 25 --html viewer.html
+  paradec trace pj.jsonl --sentence 33 --kind dependencies --picture graph.svg
+  paradec trace --kind order --arch ibdecoder --length 8
+
+A step of blockwise (Stern et al. 2018) is a block: the model's own token of one pass, and the
+drafted tokens that the next pass accepts. A step of any other method is the tokens that a pass
+commits. With --kind dependencies a line per pass has the tokens that became final in it: position,
+token, probability.
+"""
+
+#: The kinds whose pictures are of passes, of all files.
+PASSES = ("passes", "steps")
+#: The kinds of views of a file, and the view that a page opens with.
+VIEWS = {"passes": "output", "steps": "steps", "dependencies": "dependencies", "tree": "tree"}
+ORDER = "order"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A sentence of one file."""
-
-    file: int  # which of the files, from 0
-    number: int  # of its line, from 1
-    record: Record  # the line
-    sentence: trace_view.Sentence  # read from it
-
-
-#: Identifies a sentence in every file: its ``id`` (or its line, without one), and the number of
-#: earlier lines with the same.
-Key = tuple[str, int]
-
-
-class Keys:
-    """Gives the lines of one file their keys, in order."""
-
-    def __init__(self) -> None:
-        self._seen: Counter[str] = Counter()
-
-    def of(self, record: Record, number: int) -> Key:
-        """Return the key of the next line."""
-        known = record.get("id")
-        # fairseq-interactive gives no number.
-        name = f"sentence of line {number}" if known is None else f"sentence {known}"
-        self._seen[name] += 1
-        return name, self._seen[name]
-
-
-class Indexed:
-    """A trace in which sentences are looked up; only their offsets are kept in memory.
-
-    Raises:
-        UsageError: as ``records.read``, for any line; or the file is a pipe.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.places: dict[Key, tuple[int, int]] = {}  # offset, number of the line
-        self._path, self._file = path, open_records(path)
-        if not self._file.seekable():
-            raise option_error("FILE", path, "no pipe, but as the first of several files")
-        keys, offset = Keys(), 0
-        for number, record in lines_of(path, self._file):
-            self.places[keys.of(record, number)] = offset, number
-            offset = self._file.tell()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def find(self, key: Key) -> tuple[int, Record] | None:
-        """Return the number and the record of a sentence's line; None if it is not there."""
-        if key not in self.places:
-            return None
-        offset, number = self.places[key]
-        self._file.seek(offset)
-        return number, parse(self._file.readline(), f"{self._path}, line {number}")
-
-
-def groups(
-    paths: Sequence[str], wanted: Sequence[str] | None = None, limit: int | None = None
-) -> Iterator[list[Entry]]:
-    """Yield the sentences to show, each with its entries from all files that have it.
-
-    The order is that of the first file, which is read line by line; sentences that only later files
-    have follow.
-
-    Raises:
-        UsageError: a file is malformed, none has a wanted number, or the sources differ.
-    """
-    missing = dict.fromkeys(f"sentence {number}" for number in wanted or ())
-    names = None if wanted is None else set(missing)
-    shown = 0
-    with contextlib.ExitStack() as stack:
-        others = [stack.enter_context(contextlib.closing(Indexed(path))) for path in paths[1:]]
-        for name, lines in _found(paths[0], others):
-            if names is not None and name not in names:
-                continue
-            missing.pop(name, None)
-            yield _entries(paths, name, lines)
-            shown += 1
-            if shown == limit:
-                return
-    if missing:
-        given = " ".join(name.removeprefix("sentence ") for name in missing)
-        raise option_error("--sentence", given, f"numbers (id) of sentences in {', '.join(paths)}")
-
-
-#: A line of one file: which file, the line's number, the record.
-Line = tuple[int, int, Record]
-
-
-def _found(first: str, others: Sequence[Indexed]) -> Iterator[tuple[str, list[Line]]]:
-    """Yield every sentence's name and lines."""
-    keys, seen = Keys(), set()
-    for number, record in read(first):
-        key = keys.of(record, number)
-        if others:
-            seen.add(key)
-        yield key[0], [(0, number, record), *_in_others(key, others)]
-    for other in others:
-        for key in other.places:
-            if key not in seen:
-                seen.add(key)
-                yield key[0], _in_others(key, others)
-
-
-def _in_others(key: Key, others: Sequence[Indexed]) -> list[Line]:
-    """Return a sentence's lines in all files but the first."""
-    found = [(file, other.find(key)) for file, other in enumerate(others, start=1)]
-    return [(file, *line) for file, line in found if line is not None]
-
-
-def _entries(paths: Sequence[str], name: str, lines: Sequence[Line]) -> list[Entry]:
-    """Read one sentence's lines, which must have the same source."""
-    entries: list[Entry] = []
-    for file, number, record in lines:
-        where = f"{paths[file]}, line {number}"
-        try:
-            sentence = trace_records.read_sentence(record, name)
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from error
-        entries.append(Entry(file, number, record, sentence))
-        known = (one for one in entries if one.sentence.source is not None)
-        first = next(known, entries[-1])  # not every trace has sources
-        if sentence.source not in (None, first.sentence.source):
-            raise UsageError(
-                f"{where}: {name} has another source than in {paths[first.file]}, line "
-                f"{first.number}; allowed: traces of the same data"
-            )
-    return entries
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.set_defaults(plugin=False)
+    add = parser.add_argument
+    add("file", metavar="FILE", nargs="*", help=f"{written_by(TRACE)}; or several, side by side")
+    add("--kind", choices=(*VIEWS, ORDER), default="passes", help="what to show (default: passes)")
+    add("--html", metavar="PAGE", help="also write a page with all kinds, without other files")
+    add(
+        "--picture",
+        metavar="OUT",
+        help="also draw it, .png or .svg: each of --sentence, with -ID in the names of several; "
+        "or the first sentence",
+    )
+    add(
+        "--image-size",
+        type=image_size,
+        metavar="HxW[xC]",
+        help="size of outputs that are images, and their channels (default: 1): draw the step that "
+        "wrote each pixel",
+    )
+    add("--sentence", metavar="ID", nargs="+", action="extend", help="only these numbers (id)")
+    add("--limit", type=arguments.whole_number, help="how many sentences at most (default: all)")
+    add(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colours instead of marks around tokens (default: auto, on a terminal unless NO_COLOR "
+        "is set)",
+    )
+    target_orders.declare(parser.add_argument_group("with --kind order"))
 
 
 def image_size(text: str) -> Size:
@@ -170,6 +91,90 @@ def image_size(text: str) -> Size:
     raise argparse.ArgumentTypeError(
         f"got {text!r}; allowed: pixels and channels (1 or 3), as in 8x8 or 32x32x3"
     )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the sentences; the page is completed even if stdout closes."""
+    if args.picture is not None:
+        args.picture = pages.check_picture("--picture", args.picture)
+    if args.kind == ORDER:
+        for name in ("file", "html", "sentence", "limit", "image_size"):
+            if given := getattr(args, name):
+                if name == "file":
+                    raise excludes("FILE", given[0], f"--kind {ORDER}")
+                raise excludes(flag(name), given, f"--kind {ORDER}")
+        return target_orders.run(args)
+    _check(args)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    sentences = _show(args)
+    if args.html is None:
+        collections.deque(sentences, maxlen=0)
+        return 0
+    pages.check_page("--html", args.html)
+    names = short_names(args.file)
+    title = f"Trace{'s' if len(names) > 1 else ''} {', '.join(names)}"
+    with pages.whole_file(args.html) as html:
+        blocks = (_block(group, names) for group in sentences)
+        html.writelines(viewer.page(title, VIEWS[args.kind], blocks))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what the kinds of a file do not take."""
+    target_orders.refuse(args)
+    if not args.file:
+        raise UsageError(f"FILE: got none; allowed: {written_by(TRACE)}")
+    if args.image_size is not None and (args.picture is None or args.kind not in PASSES):
+        given = str(args.image_size).replace("×", "x")
+        raise needs("--image-size", given, f"--picture, and --kind {' or '.join(PASSES)}")
+    if args.picture is not None and args.kind not in PASSES and len(args.file) > 1:
+        raise needs("--picture", str(args.picture), f"one FILE, with --kind {args.kind}")
+
+
+def _show(args: argparse.Namespace) -> Iterator[list[Entry]]:
+    """Print and draw the sentences; yield each, as far as anything is to be done with it."""
+    names = short_names(args.file)
+    color = wants_color(args.color)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    legend = args.kind in ("passes", "tree")
+    opening = trace_text.legend(color) + "\n\n" if legend else ""
+    drawn: set[Path] = set()
+    missing: set[str] = set()
+    for group in groups(args.file, args.sentence, args.limit):
+        text = group_text(group, names, lambda entry: _text(args, entry, color, width))
+        if args.picture is not None and (args.sentence is not None or not drawn):
+            path = _picture_of(args.picture, group[0], len(set(args.sentence or ())) > 1, drawn)
+            missing.update(_draw(args, group, path))
+        if not show(opening + text) and args.html is None and args.picture is None:
+            break
+        opening = "\n"
+        yield group
+    pages.warn_of_fonts("trace", sorted(missing))
+
+
+# ---- text --------------------------------------------------------------------------------------
+
+
+def _text(args: argparse.Namespace, entry: Entry, color: bool, width: int | None) -> str:
+    """Return a sentence of one file for a terminal."""
+    if args.kind == "steps":
+        return trace_text.steps_text(entry.sentence)
+    if args.kind == "dependencies":
+        return ddg.as_text(_graph(args, entry), entry.sentence.source)
+    return trace_text.sentence_text(entry.sentence, color, width)
+
+
+def _graph(args: argparse.Namespace, entry: Entry) -> ddg.DependencyGraph:
+    """Make the graph of a sentence.
+
+    Raises:
+        UsageError: it has none, or contradicts itself.
+    """
+    try:
+        return ddg.from_record(entry.record, entry.sentence.name)
+    except UsageError as error:
+        raise UsageError(f"{args.file[entry.file]}, line {entry.number}: {error}") from error
 
 
 def wants_color(choice: str) -> bool:
@@ -195,132 +200,72 @@ def show(text: str) -> bool:
         return False
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.epilog = "example: paradec trace hgj.jsonl gad.jsonl --sentence 25 --html viewer.html"
-    parser.set_defaults(plugin=False)
-    add = parser.add_argument
-    add("file", metavar="FILE", nargs="+", help=f"{written_by(TRACE)}; or several, side by side")
-    add("--html", metavar="PAGE", help="also write a page that needs no other file")
-    add("--picture", metavar="OUT", help="also draw the first sentence, .png or .svg")
-    add("--tree", metavar="OUT", help="draw the first sentence's tree, of a drafted beam's trace")
-    add(
-        "--image-size",
-        type=image_size,
-        metavar="HxW[xC]",
-        help="size of outputs that are images, and their channels (default: 1): draw the step that "
-        "wrote each pixel",
-    )
-    add(
-        "--steps",
-        action="store_true",
-        help="list the tokens of each step (Stern et al. 2018) instead of drafts and verdicts. A "
-        "step of blockwise is a block: the model's own token from one pass, and the drafted tokens "
-        "that the next pass accepts. A step of any other method is the tokens that a pass commits",
-    )
-    add("--sentence", metavar="ID", nargs="+", action="extend", help="only these numbers (id)")
-    add("--limit", type=arguments.whole_number, help="how many sentences at most (default: all)")
-    add(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="colours instead of marks around tokens (default: auto, on a terminal unless NO_COLOR "
-        "is set)",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Show the sentences; the page is completed even if stdout closes."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    color = wants_color(args.color)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    files = short_names(args.file)
-    picture = None if args.picture is None else pages.check_picture("--picture", args.picture)
-    tree = None if args.tree is None else pages.check_picture("--tree", args.tree)
-    if args.image_size is not None and picture is None:
-        given = str(args.image_size).replace("×", "x")
-        raise needs("--image-size", given, "--picture")
-    with contextlib.ExitStack() as stack:
-        html = None
-        if args.html is not None:
-            pages.check_page("--html", args.html)
-            html = stack.enter_context(pages.whole_file(args.html))
-            title = f"Trace{'s' if len(files) > 1 else ''} {', '.join(files)}"
-            html.write(viewer.head(title, "steps" if args.steps else "output"))
-        opening = "" if args.steps else trace_text.legend(color) + "\n\n"
-        for number, group in enumerate(groups(args.file, args.sentence, args.limit)):
-            if number == 0 and picture is not None:
-                _draw(group, picture, files, args.image_size)
-            if number == 0 and tree is not None:
-                _draw_tree(group[0], tree)
-            text = group_text(group, files, lambda one: _text(one, args.steps, color, width))
-            if not show(opening + text) and html is None:
-                break
-            opening = "\n"
-            if html is not None:
-                _write(html, group, files)
-        if html is not None:
-            html.write(page.TAIL)
-    return 0
-
-
 def short_names(paths: Sequence[str]) -> list[str]:
     """Return the files' names, with their folders where two have the same name."""
     names = [os.path.basename(path) for path in paths]
     return [path if names.count(name) > 1 else name for path, name in zip(paths, names)]
 
 
-def group_text(
-    group: Sequence[Entry], files: Sequence[str], text: Callable[[trace_view.Sentence], str]
-) -> str:
+def group_text(group: Sequence[Entry], names: Sequence[str], text: Callable[[Entry], str]) -> str:
     """Return a sentence for a terminal, file by file if there are several."""
-    if len(files) == 1:
-        return text(group[0].sentence)
-    found = {entry.file: text(entry.sentence) for entry in group}
+    if len(names) == 1:
+        return text(group[0])
+    texts = {entry.file: text(entry) for entry in group}
     lacking = f"does not have {printable(group[0].sentence.name)}"
     return "\n\n".join(
-        f"{name}:\n{found[i]}" if i in found else f"{name}: {lacking}"
-        for i, name in enumerate(map(printable, files))
+        f"{name}:\n{texts[i]}" if i in texts else f"{name}: {lacking}"
+        for i, name in enumerate(map(printable, names))
     )
 
 
-def _text(sentence: trace_view.Sentence, steps: bool, color: bool, width: int | None) -> str:
-    if steps:
-        return trace_text.steps_text(sentence)
-    return trace_text.sentence_text(sentence, color, width)
+# ---- pages and pictures ------------------------------------------------------------------------
 
 
-def _write(html: TextIO, group: Sequence[Entry], files: Sequence[str]) -> None:
-    """Write a sentence's part of the page."""
-    found = [entry.file for entry in group]
-    html.write(
-        viewer.sentence(
-            [entry.sentence for entry in group],
-            [entry.record for entry in group],
-            [files[i] for i in found],
-            [name for i, name in enumerate(files) if i not in found],
-        )
+def _block(group: Sequence[Entry], names: Sequence[str]) -> str:
+    """Return a sentence's part of the page."""
+    there = [entry.file for entry in group]
+    return viewer.block(
+        [entry.sentence for entry in group],
+        [entry.record for entry in group],
+        [names[i] for i in there],
+        [name for i, name in enumerate(names) if i not in there],
     )
 
 
-def _draw(group: Sequence[Entry], path: Path, files: Sequence[str], size: Size | None) -> None:
-    """Draw a sentence from all files, or an image of this size."""
-    from ..analysis import raster_plot, trace_plot  # matplotlib takes a second to load
+def _picture_of(given: Path, entry: Entry, several: bool, drawn: set[Path]) -> Path:
+    """Return the name of a sentence's picture; ``drawn`` has those of earlier ones.
 
-    found, names = [entry.sentence for entry in group], [files[entry.file] for entry in group]
-    texts = trace_plot.texts(found) if size is None else raster_plot.texts(found, names)
-    pages.warn_of_fonts("trace", texts)
-    if size is None:
-        trace_plot.draw(found, path, names)
-    else:
-        raster_plot.draw(found, size, path, names)
+    It is as given, or has the sentence's number before the ending; where an earlier sentence has
+    the same number, also its line's.
+    """
+    known, line = entry.record.get("id"), f"line{entry.number}"
+    number = re.sub(r"[^\w.-]", "_", line if known is None else str(known))[:100]
+    paths = [given] * (not several)
+    paths += [
+        given.with_name(f"{given.stem}-{end}{given.suffix}") for end in (number, f"{number}-{line}")
+    ]
+    path = next(path for path in paths if path not in drawn)
+    drawn.add(path)
+    return path
 
 
-def _draw_tree(entry: Entry, path: Path) -> None:
-    """Draw the tree of a sentence that a drafted beam decoded."""
-    from ..analysis import beam_plot  # matplotlib takes a second to load
+def _draw(args: argparse.Namespace, group: Sequence[Entry], path: Path) -> list[str]:
+    """Draw a sentence; return the characters that no font has."""
+    first = group[0]
+    # matplotlib takes a second to load
+    if args.kind == "dependencies":
+        from ..show import ddg_plot
 
-    nodes = beam_tree.read_tree(entry.record, entry.sentence.name)
-    pages.warn_of_fonts("trace", beam_plot.texts(entry.record, nodes))
-    beam_plot.draw(entry.record, nodes, path)
+        return ddg_plot.draw(_graph(args, first), path, first.sentence.source)
+    if args.kind == "tree":
+        from ..show import beam_plot
+
+        nodes = beam_tree.read_tree(first.record, first.sentence.name)
+        return beam_plot.draw(first.record, nodes, path)
+    from ..show import raster_plot, trace_plot
+
+    names = short_names(args.file)
+    sentences, files = [entry.sentence for entry in group], [names[entry.file] for entry in group]
+    if args.image_size is not None:
+        return raster_plot.draw(sentences, path, files, args.image_size)
+    return trace_plot.draw(sentences, path, files)

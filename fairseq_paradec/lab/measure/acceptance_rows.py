@@ -8,8 +8,8 @@ from typing import Any
 
 from ...registry import METHODS
 from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
-from ..analysis.text_table import table
 from ..data.table import Cells, Table, column
+from ..show.table import terminal_table
 from .systems import EXACT, OTHER_MODEL, RELAXED
 
 BLOCK = column("mean_accepted_block", "mean accepted block (tokens / blocks)")
@@ -109,7 +109,7 @@ def shown(found: Table) -> str:
         if any(row[one.key] is not None for row in found.rows)
         and (one.key != "drafter" or len(drafters) > 1)
     ]
-    return table(replace(found, columns=columns))
+    return terminal_table(replace(found, columns=columns))
 
 
 def drafts_alone(decoding: str) -> bool:

@@ -19,7 +19,6 @@ from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
 from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, shown_names
-from ..analysis.markdown import markdown
 from ..analysis.promises import PROVENANCE
 from ..analysis.quality import Quality
 from ..analysis.result_pages import page
@@ -27,6 +26,7 @@ from ..data import documents
 from ..data.documents import BENCHMARK, VERSION, check
 from ..data.journal import Journal
 from ..data.table import Result
+from ..show.table import markdown
 from . import CTRANSLATE2, TRANSFORMERS, machine
 from .inputs import origin
 from .judge import DETOKENISED, agreement, references
@@ -221,7 +221,7 @@ def notes(setting: dict[str, Any], systems: Sequence[System], args: Settings) ->
 
 def save(path: Path, result: Result) -> None:
     """Write the JSON document, and its page and picture in the same folder."""
-    from ..analysis.benchmark_plot import draw
+    from ..show.benchmark_plots import draw
 
     picture = path.with_suffix(".png")
     documents.write(path, documents.compact(result.content))

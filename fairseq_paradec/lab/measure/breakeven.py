@@ -16,11 +16,11 @@ from ...plugin.tasks.loading import decoder as build
 from ...registry import HEADS, METHODS
 from ...variants import Offer
 from ..analysis.break_even import MEASURED, OWN, PREDICTED, SPEED_UP, Mark, Point, at, pays_from
-from ..analysis.markdown import markdown
 from ..data import documents
 from ..data.samples import Rounds, series, speed_ups
 from ..data.table import Cells, Table, Value, column
 from ..settings import Made, Timing
+from ..show.table import markdown
 from . import rounds
 from .loading import choose
 from .passes.models import (
@@ -346,7 +346,7 @@ def breakeven(args: Settings) -> int:
     if args.out is not None:
         documents.save_made(Made(args.argv, args.out, title), made)
     if args.plot is not None:
-        from ..analysis.speed_plot import draw_break_even  # matplotlib takes a second to load
+        from ..show.benchmark_plots import draw_break_even  # matplotlib takes a second to load
 
         draw_break_even(made, title, args.plot)
     print(markdown([made]))

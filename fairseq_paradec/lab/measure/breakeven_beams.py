@@ -14,10 +14,10 @@ from ...plugin.tasks.loading import decoder as build
 from ...registry import METHODS
 from ...variants import Offer
 from ..analysis.break_even import MEASURED, PAYS, SPEED_UP
-from ..analysis.markdown import markdown
 from ..data import documents
 from ..data.table import Cells, Table, Value, column
 from ..settings import Made
+from ..show.table import markdown
 from . import rounds
 from .breakeven import FORCED, Settings, find_drafters, make_samples
 from .passes.models import Pair, check_model, make_pair, parse_engine, sizes

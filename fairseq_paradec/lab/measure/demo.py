@@ -17,9 +17,9 @@ from ...errors import option_error
 from ...plugin.tasks.loading import check_inputs
 from ...registry import METHODS
 from ..analysis.benchmark_tables import BEAM, GREEDY
-from ..analysis.text_table import aligned
 from ..data.journal import Journal
 from ..data.samples import series, speed_ups
+from ..show.table import aligned
 from .benchmark import ALWAYS
 from .judge import agreement, references
 from .loading import by_length, evenly

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from ....errors import option_error
-from ...analysis.markdown import markdown
 from ...data import documents
 from ...data.documents import PASSES, VERSION, check
+from ...show.table import markdown
 from .. import machine
 from ..peers import converted, converted_model
 from ..rounds import others_used

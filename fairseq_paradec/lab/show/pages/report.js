@@ -7,8 +7,8 @@ const order = new Intl.Collator("en", { numeric: true });
 
 /** How two cells compare: in columns of numbers by the first number, then (dates) as text. */
 function comparison(cells) {
-  const told = cells.filter((cell) => !BLANK.has(cell));
-  if (told.every((cell) => NUMBER.test(cell))) {
+  const filled = cells.filter((cell) => !BLANK.has(cell));
+  if (filled.every((cell) => NUMBER.test(cell))) {
     return (a, b) => parseFloat(a) - parseFloat(b) || order.compare(a, b);
   }
   return (a, b) => order.compare(a, b);
@@ -75,7 +75,7 @@ document.querySelectorAll(".command").forEach(copyable);
 
 // Links lead to other parts of the page, too, which are no sentences; keys scroll its tables.
 addEventListener("hashchange", (event) => {
-  if (document.getElementById(location.hash.slice(1))) event.stopImmediatePropagation();
+  if (document.getElementById(decodeURIComponent(location.hash.slice(1)))) event.stopImmediatePropagation();
 });
 addEventListener("keydown", (event) => {
   if (!document.activeElement.closest("#viewer")) event.stopPropagation();

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...errors import UsageError
 from ...records import Record, field, known, words
-from .trace_view import EOS, Cell, Origin, Pass, Sentence, State
+from .trace_view import EOS, Cell, Pass, Sentence, State
 
 #: Values that are no log-probability; Python reads NaN and infinity from JSON.
 LARGEST = 1e9
@@ -23,13 +24,14 @@ def read_sentence(record: Record, name: str) -> Sentence:
     done: list[str] = []
     passes: list[Pass] = []
     entries = field(record, "trace", list, name)
-    if any(type(entry) is dict and "positions" in entry for entry in entries):
+    reordered = any(type(entry) is dict and "positions" in entry for entry in entries)
+    if reordered:
         passes, done = _read_reordered(entries, name)
     else:
         for number, entry in enumerate(entries, start=1):
-            one = read_pass(entry, number, done, f"{name}, pass {number}")
-            passes.append(one)
-            done += one.committed
+            each = read_pass(entry, number, done, f"{name}, pass {number}")
+            passes.append(each)
+            done += each.committed
     if done != output:
         same = next((i for i, (a, b) in enumerate(zip(done, output)) if a != b), None)
         at = min(len(done), len(output)) if same is None else same
@@ -46,40 +48,31 @@ def read_sentence(record: Record, name: str) -> Sentence:
         passes,
         _origins(passes, len(output)),
         flags if isinstance(flags, dict) else {},
+        reordered,
     )
 
 
-def _origins(passes: Sequence[Pass], length: int) -> list[Origin]:
-    """Return the origin of each of the output's tokens."""
-    origins: dict[int, Origin] = {}
-    for one in passes:
-        for i, at in enumerate(one.places):
-            own = one.verifier[at] if at < len(one.verifier) else None
-            if i < one.accepted:
-                origins[at] = _of_draft(one.number, one.draft[at], own)
-            elif own is not None:
-                origins[at] = Origin(
-                    one.number,
-                    own.state,
-                    own.log_prob,
-                    own.runner_up,
-                    own.runner_up_log_prob,
-                    None,
-                    own.direction,
-                )
+def _origins(passes: Sequence[Pass], length: int) -> list[Cell]:
+    """Return the output's tokens, each as the pass that committed it has it."""
+    origins: dict[int, Cell] = {}
+    for each in passes:
+        for i, at in enumerate(each.places):
+            own = each.verifier[at] if at < len(each.verifier) else None
+            cell = _accepted(each.draft[at], own) if i < each.accepted else own
+            if cell is not None:
+                origins[at] = replace(cell, pass_number=each.number)
     return [origins[at] for at in range(length)]
 
 
-def _of_draft(number: int, draft: Cell, own: Cell | None) -> Origin:
-    """Return the origin of a draft accepted in pass ``number``; ``own``: the verifier's token."""
-    other: tuple[str | None, float | None] = (None, None)
-    log_prob = draft.log_prob
-    if own is not None and draft.state == State.RESCUED:
-        other = own.token, own.log_prob
-    elif own is not None:
-        other = own.runner_up, own.runner_up_log_prob
-        log_prob = own.log_prob if log_prob is None else log_prob
-    return Origin(number, draft.state, log_prob, *other, draft.rank, None, draft.confidence)
+def _accepted(draft: Cell, own: Cell | None) -> Cell:
+    """Return an accepted draft with what is known of the verifier's own token in its place."""
+    if own is None:
+        return draft
+    if draft.state == State.RESCUED:
+        return replace(draft, runner_up=own.token, runner_up_log_prob=own.log_prob)
+    log_prob = own.log_prob if draft.log_prob is None else draft.log_prob
+    second, its_log_prob = own.runner_up, own.runner_up_log_prob
+    return replace(draft, log_prob=log_prob, runner_up=second, runner_up_log_prob=its_log_prob)
 
 
 def _read_reordered(entries: list[Any], name: str) -> tuple[list[Pass], list[str]]:
@@ -140,18 +133,21 @@ def read_pass(entry: Any, number: int, done: Sequence[str], where: str) -> Pass:
     if committed is None:
         raise UsageError(f"{where} commits {entry['num_committed']} tokens, which it does not have")
     if EOS in committed:
-        draft, verifier = draft[: len(committed)], verifier[: len(committed)]
+        ends = [len(committed)] * 2
     else:
-        draft, verifier = (_up_to_end(line, accepted) for line in (draft, verifier))
+        ends = [_end(line, accepted) for line in (draft, verifier)]
     before = [Cell(token, State.PREVIOUS, at) for at, token in enumerate(done)]
+    predicted = _verifier_cells(entry, draft, verifier, accepted, len(committed))
+    draft, verifier = draft[: ends[0]], verifier[: ends[1]]
     return Pass(
         number,
         start,
         before + _draft_cells(entry, draft, verifier, accepted, len(committed)),
-        before + _verifier_cells(entry, draft, verifier, accepted, len(committed)),
+        before + predicted[: ends[1]],
         committed,
         list(range(start, start + len(committed))),
         accepted,
+        predicted,
     )
 
 
@@ -211,9 +207,9 @@ def _verifier_cells(
     return cells
 
 
-def _up_to_end(line: list[str], first: int) -> list[str]:
-    """Cut a line after its first ``</s>`` at ``first`` or later."""
-    return line[: line.index(EOS, first) + 1] if EOS in line[first:] else line
+def _end(line: list[str], first: int) -> int:
+    """Return where a line ends: after its first ``</s>`` at ``first`` or later."""
+    return line.index(EOS, first) + 1 if EOS in line[first:] else len(line)
 
 
 def _own(entry: Mapping[str, Any], i: int, token: str, state: State, position: int) -> Cell:

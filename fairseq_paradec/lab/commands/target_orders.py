@@ -1,4 +1,4 @@
-"""Draw the order in which a reordered decoder writes a target, and its attention mask.
+"""The order in which a reordered decoder writes a target, and its attention mask, as flags say.
 
 Each slot of a target has its step, direction, input and position. Flags are those of the reordered
 architectures.
@@ -10,19 +10,18 @@ is trained on them writes in the same order, a token a step, like transformer_bo
 import argparse
 import io
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...cli import arguments
 from ...config import flag
-from ...errors import excludes, option_error
+from ...errors import excludes, needs, option_error
 from . import pages, text_files
 
 if TYPE_CHECKING:  # torch takes seconds to load
     from ...target_order import TargetOrder
 
-# Larger drawings are illegible.
-LONGEST = 200
+#: Words by default and at most: larger drawings are illegible.
+LENGTH, LONGEST = 6, 200
 NUMBERS = {
     "directions": "1, 2 (from both ends), or an even number (both ends of H/2 segments)",
     "tokens_per_direction": "tokens that each direction writes per step",
@@ -64,40 +63,47 @@ def words_of(args: argparse.Namespace) -> list[str]:
     Raises:
         UsageError: it has no words, or too many.
     """
-    words = [f"y{i + 1}" for i in range(min(args.length, LONGEST + 1))]
-    flag, given = "--length", str(args.length)
     if args.words is not None:
-        words, flag, given = args.words.split(), "--words", args.words
+        name, given, words = "--words", args.words, args.words.split()
+    else:
+        length = LENGTH if args.length is None else args.length
+        name, given = "--length", str(length)
+        words = [f"y{i + 1}" for i in range(min(length, LONGEST + 1))]
     if not 1 <= len(words) <= LONGEST:
-        raise option_error(flag, given, f"1 to {LONGEST} words")
+        raise option_error(name, given, f"1 to {LONGEST} words")
     return words
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.epilog = "example: paradec order --arch ibdecoder --length 8"
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = parser.add_argument
+def declare(group: Any) -> None:
+    """Declare the flags of a group of arguments."""
+    add = group.add_argument
     for name, text in NUMBERS.items():
         add(flag(name), type=int, metavar="N", help=f"{text} (default: 1)")
     for name, text in SWITCHES.items():
         add(flag(name), action="store_true", help=text)
     add("--arch", metavar="NAME", help="start from an architecture's order: ibdecoder, sa, ...")
-    target = parser.add_mutually_exclusive_group()
-    target.add_argument(
-        "--length", type=arguments.whole_number, default=6, metavar="N", help="words (default: 6)"
-    )
-    target.add_argument(
-        "--words", type=arguments.utf8, metavar="TEXT", help="the target itself, words with spaces"
-    )
-    target.add_argument("--rewrite", metavar="FILE", help="tokens with spaces, a target a line")
-    add("--out", type=Path, metavar="FILE", help="also write a picture, .png or .svg")
+    add("--length", type=arguments.whole_number, metavar="N", help=f"words (default: {LENGTH})")
+    add("--words", type=arguments.utf8, metavar="TEXT", help="the target itself")
+    add("--rewrite", metavar="FILE", help="print its lines, tokens with spaces, in that order")
+
+
+def refuse(args: argparse.Namespace) -> None:
+    """Refuse these flags with another kind."""
+    for name in (*NUMBERS, *SWITCHES, "arch", "length", "words", "rewrite"):
+        if (given := getattr(args, name)) not in (None, False):
+            raise needs(flag(name), given, "--kind order")
 
 
 def run(args: argparse.Namespace) -> int:
     """Draw, or rewrite."""
-    from ..analysis import target_order_view as view
+    from ... import register
+    from ..show import target_order_view as view
 
+    register()  # the architectures
+    targets = ("length", "words", "rewrite")
+    given = [name for name in targets if getattr(args, name) is not None]
+    for name in given[1:]:
+        raise excludes(flag(name), getattr(args, name), flag(given[0]))
     if isinstance(sys.stdout, io.TextIOWrapper):
         if args.rewrite is None:
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -105,13 +111,13 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.reconfigure(encoding="utf-8")
     order = chosen_order(args)
     if args.rewrite is not None:
-        if args.out is not None:
-            raise excludes("--out", str(args.out), "--rewrite, which draws nothing")
+        if args.picture is not None:
+            raise excludes("--picture", str(args.picture), "--rewrite, which draws nothing")
         for line in text_files.sentences("--rewrite", args.rewrite, text_files.REFERENCE):
             print(" ".join(view.written(order, line.split())))
         return 0
     drawn = view.drawing(order, words_of(args))
-    if args.out is not None:
-        view.draw(drawn, pages.check_picture("--out", str(args.out)))
+    if args.picture is not None:
+        pages.warn_of_fonts("trace", view.draw(drawn, args.picture))
     print(view.as_text(drawn))
     return 0

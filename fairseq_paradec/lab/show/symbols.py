@@ -25,11 +25,14 @@ def is_rtl(tokens: Iterable[str]) -> bool:
 
 def display_width(text: str) -> int:
     """Return the width of a text in columns of a terminal."""
+    unseen = sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)
+    return len(text) - unseen + wide_letters(text)
+
+
+def wide_letters(text: str) -> int:
+    """Return the number of letters that are two columns wide, such as Chinese ones."""
     return sum(
-        0
-        if unicodedata.category(c) in ("Mn", "Me", "Cf")
-        else 2
-        if unicodedata.east_asian_width(c) in ("W", "F")
-        else 1
+        unicodedata.east_asian_width(c) in ("W", "F")
+        and unicodedata.category(c) not in ("Mn", "Me", "Cf")
         for c in text
     )

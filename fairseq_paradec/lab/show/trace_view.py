@@ -7,10 +7,11 @@ sentences, ``trace_text.py`` shows them in a terminal, ``viewer.py`` on a page.
 
 import enum
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .blocks import METHOD, block_sizes
+from ..analysis.blocks import METHOD, block_sizes
 
 EOS = "</s>"
 
@@ -54,7 +55,7 @@ ORIGINS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One token of a D or V line. Values that the trace lacks are None."""
+    """One token of a D or V line, or of the output. Values that the trace lacks are None."""
 
     token: str  # as in the dictionary
     state: State
@@ -68,23 +69,10 @@ class Cell:
     runner_up_log_prob: float | None = None  # of ``runner_up``
     direction: str | None = None  # only of reordered models: as in ``TargetOrder.direction_name``
     confidence: float | None = None  # only of drafts: the drafter's own probability of the token
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The origin of one token of the output. Values that the trace lacks are None."""
-
-    pass_number: int  # the pass that committed it, from 1
-    by: State  # a key of ``ORIGINS``: its state in that pass
-    log_prob: float | None  # the verifier's log-probability of the token in that pass
-    # the likeliest other token there: the verifier's second choice, or its first for a rescued
-    # token
-    runner_up: str | None
-    runner_up_log_prob: float | None  # of ``runner_up``
-    # of an accepted draft: the number of tokens that the verifier scores strictly higher
-    rank: int | None
-    direction: str | None  # of reordered models: as in ``Cell``
-    confidence: float | None = None  # of an accepted draft: as in ``Cell``
+    # only of a token of the output: the pass that committed it, from 1; 0: of others. Its ``state``
+    # is the one in that pass, ``runner_up`` the likeliest other token there: the verifier's second
+    # choice, or its first for a rescued token
+    pass_number: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +87,7 @@ class Pass:
         committed: the tokens that the pass added to the output, as they were written.
         places: their positions in the output.
         accepted: the number of accepted drafted tokens.
+        predicted: all that the verifier predicted, from ``start`` on, also behind the end.
     """
 
     number: int
@@ -108,6 +97,7 @@ class Pass:
     committed: list[str]
     places: list[int]
     accepted: int = 0
+    predicted: Sequence[Cell] = ()
 
 
 @dataclass(frozen=True)
@@ -119,23 +109,25 @@ class Sentence:
     source: list[str] | None  # its tokens; None if the record lacks them
     output: list[str]  # its translation's tokens
     passes: list[Pass]  # in order
-    origins: list[Origin]  # of each token of the output
+    origins: list[Cell]  # each token of the output, as the pass that committed it has it
     flags: dict[str, Any]  # the method's own, as the record has them; empty if it has none
+    reordered: bool = False  # whether the passes write at any position
 
     @property
     def drafted(self) -> int:
         """The number of drafted tokens, without those after the end."""
-        return sum(len(one.draft) - one.start for one in self.passes)
+        return sum(len(each.draft) - each.start for each in self.passes)
 
     @property
     def rescued(self) -> int:
         """The number of accepted drafted tokens that were not the verifier's first choice."""
-        return sum(origin.by == State.RESCUED for origin in self.origins)
+        return sum(origin.state == State.RESCUED for origin in self.origins)
 
     @property
     def accepted(self) -> int:
         """The number of accepted drafted tokens, including rescued and given ones."""
-        return sum(one.by in (State.ACCEPTED, State.GIVEN) for one in self.origins) + self.rescued
+        states = (State.ACCEPTED, State.GIVEN, State.RESCUED)
+        return sum(origin.state in states for origin in self.origins)
 
     @property
     def tokens_per_pass(self) -> float:
@@ -164,10 +156,17 @@ class Sentence:
         pass has the tokens that it committed, in the order in which they were written.
         """
         if not self.in_blocks:
-            return [one.committed for one in self.passes]
-        sizes = block_sizes([one.accepted for one in self.passes], len(self.output))
+            return [each.committed for each in self.passes]
+        sizes = block_sizes([each.accepted for each in self.passes], len(self.output))
         ends = list(itertools.accumulate(sizes))
         return [self.output[end - size : end] for size, end in zip(sizes, ends)]
+
+    @property
+    def written_in(self) -> list[int]:
+        """Return the step that wrote each token of the output, from 1."""
+        if not self.in_blocks:
+            return [origin.pass_number for origin in self.origins]
+        return [number for number, tokens in enumerate(self.steps, start=1) for _ in tokens]
 
     @property
     def steps_summary(self) -> str:
@@ -177,3 +176,8 @@ class Sentence:
             f"tokens: {tokens}, steps: {steps}, tokens per step: {tokens / max(steps, 1):.2f}, "
             f"passes: {len(self.passes)}"
         )
+
+
+def source_of(sentences: Sequence[Sentence]) -> list[str] | None:
+    """Return the source's tokens, equal for all methods; None if no record has them."""
+    return next((each.source for each in sentences if each.source is not None), None)

@@ -1,4 +1,4 @@
-"""Fonts for tokens of any script in pictures, and the characters that the machine lacks.
+"""Fonts for texts of any script in a PNG, and the characters that the machine lacks.
 
 matplotlib draws with DejaVu Sans, which has Latin, Greek, Cyrillic, Arabic and Hebrew, but neither
 Chinese, Japanese and Korean nor Indian scripts. It draws each character with the first of several
@@ -8,79 +8,68 @@ families that has it; this module lists the families.
 import contextlib
 import functools
 import unicodedata
-import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-import matplotlib
 from matplotlib import font_manager
-
-from ...output import printable
+from matplotlib.text import Text
 
 #: matplotlib's own font, which comes with it.
 USUAL = "DejaVu Sans"
 
-#: Has a box with a number for every character.
-LAST_RESORT = "Last Resort"
+#: Families that have a box with a number for every character, or formulas.
+UNFIT = ("Last Resort", "cm", "STIX")
 
 #: How many missing characters a warning names.
 NAMED = 8
 
 
-@dataclass(frozen=True)
-class Fonts:
-    """The fonts of some texts."""
+def fit(figure: Any) -> list[str]:
+    """Give all texts of a figure fonts that have their characters; return those that none has."""
+    texts = figure.findobj(Text)
+    families, missing = choose(text.get_text() for text in texts)
+    if len(families) > 1:
+        for text in texts:
+            text.set_fontfamily(families)
+    return missing
 
-    families: list[str]  # names of font families, in order of preference
-    # characters that no font of the machine has, in the order of their code points
-    missing: list[str]
 
+def choose(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Find fonts: the usual one, and as few others as possible for what it lacks.
 
-def choose(texts: Iterable[str]) -> Fonts:
-    """Find fonts for texts: the usual one, and as few others as possible for what it lacks."""
-    lacking = {c for text in texts for c in printable(text) if not _is_unseen(c)}
-    families = [USUAL]
+    Returns:
+        The families in order of preference, and the characters that no font has, in order.
+    """
+    lacking = {c for text in texts for c in text if not _is_unseen(c)}
     lacking -= _characters(font_manager.findfont(USUAL))
+    families = [USUAL]
     candidates = _others() if lacking else {}
     while lacking:
         # At a tie the first by name, so that pictures are reproducible.
         best = max(sorted(candidates), key=lambda f: len(candidates[f] & lacking), default="")
-        found = candidates.get(best, frozenset()) & lacking
-        if not found:
+        if not candidates.get(best, frozenset()) & lacking:
             break
         families.append(best)
-        lacking -= found
-    return Fonts(families, sorted(lacking))
+        lacking -= candidates[best]
+    return families, sorted(lacking)
 
 
-def warning(missing: list[str]) -> str:
+def warning(missing: Sequence[str]) -> str:
     """Return a line that names characters drawn as boxes, and packages with fonts."""
-    named = ", ".join(_named(character) for character in missing[:NAMED])
+    named = ", ".join(map(_named, missing[:NAMED]))
     more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
     return (
         f"no font of this machine has {named}{more}; there the picture has boxes "
-        "(Debian: apt install fonts-noto-cjk fonts-noto-core, or the small fonts-droid-fallback)"
+        "(Debian: apt install fonts-noto-cjk fonts-noto-core, or the small fonts-droid-fallback; "
+        "an .svg needs none)"
     )
 
 
-@contextlib.contextmanager
-def drawing(texts: Iterable[str]) -> Iterator[None]:
-    """Make matplotlib draw texts literally, and with the right fonts.
-
-    Characters without a font become boxes; the command warns of them (``warning``).
-    """
-    settings = {
-        "font.family": choose(texts).families,
-        "text.parse_math": False,  # a $ in a token is a $
-    }
-    with warnings.catch_warnings(), matplotlib.rc_context(settings):
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
-
-
 def _is_unseen(character: str) -> bool:
-    """Return whether a character has no shape: joiners, selectors, spaces."""
-    return unicodedata.category(character) in ("Cf", "Zs") or "\ufe00" <= character <= "\ufe0f"
+    """Return whether a character has no shape: line ends, joiners, selectors, spaces."""
+    return (
+        unicodedata.category(character) in ("Cc", "Cf", "Zs") or "\ufe00" <= character <= "\ufe0f"
+    )
 
 
 def _named(character: str) -> str:
@@ -103,7 +92,7 @@ def _others() -> dict[str, frozenset[str]]:
             manager.addfont(path)  # fails for damaged files and unknown kinds
     families: dict[str, frozenset[str]] = {}
     for entry in manager.ttflist:
-        if entry.style == "normal" and not entry.name.startswith((LAST_RESORT, "cm", "STIX")):
+        if entry.style == "normal" and not entry.name.startswith(UNFIT):
             with contextlib.suppress(RuntimeError, OSError):
                 has = families.get(entry.name, frozenset())
                 families[entry.name] = has | _characters(entry.fname)

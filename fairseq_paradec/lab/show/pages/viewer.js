@@ -5,7 +5,6 @@ const root = document.getElementById("viewer");
 const terms = JSON.parse(document.querySelector("script.terms").textContent);
 const blocks = [...document.querySelectorAll("script.sentence")];
 const SVG = "http://www.w3.org/2000/svg";
-const VIEWS = ["output", "passes", "steps", "dependencies", "tree"];
 const SECONDS_PER_PASS = 0.7;
 // Of earlier passes' tokens, how many stand before a pass's own.
 const BEFORE = 12;
@@ -41,52 +40,25 @@ const direction = (rtl) => (rtl ? "rtl" : "ltr");
 const word = (number) => sentence.words[number];
 const at = (columns, name, i) => (columns[name] ? columns[name][i] : null);
 const stateName = (number) => terms.states[number];
+const wayOf = (columns, i) => (at(columns, "direction", i) === null ? null : word(columns.direction[i]));
 const plural = (count, name, ending = "s") => `${count} ${name}${count === 1 ? "" : ending}`;
 
-// ---- the controls, made once --------------------------------------------------------------------
+// ---- the controls of viewer.html -----------------------------------------------------------------
 
-const bar = make(root, "div", { class: "bar", role: "group", "aria-label": "what is shown" });
-
-const chooser = make(bar, "span", { class: "group" });
-const back = make(chooser, "button", { type: "button", class: "back" }, "‹ Previous");
-const list = make(chooser, "select", { class: "sentences", "aria-label": "sentence" });
-const onward = make(chooser, "button", { type: "button", class: "onward" }, "Next ›");
-const count = make(chooser, "span", { class: "count faint" });
-
-const views = make(bar, "span", { class: "group choice views", role: "radiogroup",
-  "aria-label": "view" });
-const viewInputs = Object.fromEntries(VIEWS.map((name) => [name, radio(views, "view", name, name)]));
-
-const race = make(bar, "span", { class: "group" });
-const play = make(race, "button", { type: "button", class: "play" }, "▶ Play");
-const slider = make(race, "input", { type: "range", class: "pass", min: 0, step: 1,
-  "aria-label": "show what is there after pass" });
-const after = make(race, "output", { class: "after" });
-
-const colours = make(bar, "span", { class: "group choice colours", role: "radiogroup",
-  "aria-label": "colour of the tokens" });
-radio(colours, "colour", "origin", "by origin").checked = true;
-radio(colours, "colour", "pass", "by pass");
-
-const legend = make(root, "div", { class: "legend" });
-const head = make(root, "div", { class: "head" });
-const panels = make(root, "div", { class: "panels" });
-const tip = make(root, "div", { id: "tip", role: "tooltip", hidden: "" });
-
-function radio(parent, group, value, text) {
-  const label = make(parent, "label");
-  const input = make(label, "input", { type: "radio", name: group, value });
-  make(label, "span", {}, text);
-  return input;
-}
+const [back, list, onward, count, views, colours, play, slider, after, legend, head, panels, tip] =
+  [".back", ".sentences", ".onward", ".count", ".views", ".colours", ".play", ".pass", ".after",
+    ".legend", ".head", ".panels", "#tip"].map((selector) => root.querySelector(selector));
+const viewInputs = Object.fromEntries(
+  [...views.querySelectorAll("input")].map((input) => [input.value, input]));
+root.hidden = false;
 
 // ---- sentences ----------------------------------------------------------------------------------
 
 // A block begins with the sentence's name, so that the list needs no more of it; a name that is
 // very long is read with all the rest.
 function nameOf(block) {
-  const found = /^\{"name":("(?:[^"\\]|\\.)*")/.exec(block.firstChild.substringData(0, 2000));
-  return found ? JSON.parse(found[1]) : JSON.parse(block.textContent).name;
+  const match = /^\{"name":("(?:[^"\\]|\\.)*")/.exec(block.firstChild.substringData(0, 2000));
+  return match ? JSON.parse(match[1]) : JSON.parse(block.textContent).name;
 }
 
 const slug = (name) => name.replace(/\s+/g, "-");
@@ -108,6 +80,7 @@ function show(index) {
   stop();
   state.index = index;
   sentence = JSON.parse(blocks[index].textContent);
+  for (const panel of sentence.panels) panel.output = panel.origins.token;
   state.pass = lastPass();
   list.value = index;
   back.disabled = index === 0;
@@ -130,7 +103,7 @@ function choose(index) {
 
 // The last pass that had to do with the output: a beam may go on for other hypotheses.
 function active(panel) {
-  return panel.passes.findLastIndex((one) => one.verifier.token.length) + 1;
+  return panel.passes.findLastIndex((lines) => lines.verifier.token.length) + 1;
 }
 
 const lastPass = () => Math.max(0, ...sentence.panels.map(active));
@@ -227,9 +200,9 @@ function drawOutput(panel, body, number) {
     "aria-label": `output of ${panel.decoding}` });
   const { origins } = panel;
   for (const [position, written] of panel.output.entries()) {
-    const name = stateName(origins.by[position]);
-    const pass = origins.pass[position];
-    const way = at(origins, "direction", position);
+    const name = stateName(origins.state[position]);
+    const pass = origins.pass_number[position];
+    const way = wayOf(origins, position);
     const classes = way ? `box written way${wayNumber(way)}` : `box ${name}`;
     const box = token(line, "origin", number, position, pass, name, classes, word(written));
     make(box, "small", { dir: "ltr" }, way ? `${pass} · ${way}` : marked(name, String(pass)));
@@ -260,13 +233,13 @@ function paint(box, pass) {
 // ---- passes -------------------------------------------------------------------------------------
 
 function drawPasses(panel, body, number) {
-  for (const [i, one] of panel.passes.slice(0, active(panel)).entries()) {
+  for (const [i, lines] of panel.passes.slice(0, active(panel)).entries()) {
     const row = make(body, "div", { class: "row", "data-pass": i + 1, role: "group",
       "aria-label": `pass ${i + 1}` });
     make(row, "span", { class: "number" }, i + 1);
     const line = make(row, "div", { class: "line pairs", dir: direction(panel.rtl) });
-    if (panel.reordered) drawWritten(panel, line, number, one, i + 1);
-    else drawPairs(panel, line, number, one, i + 1);
+    if (panel.reordered) drawWritten(panel, line, number, lines, i + 1);
+    else drawPairs(panel, line, number, lines, i + 1);
   }
   body.classList.toggle("many", body.querySelectorAll(".token").length > MANY);
   const rest = panel.passes.length - active(panel);
@@ -276,20 +249,20 @@ function drawPasses(panel, body, number) {
   }
 }
 
-function drawPairs(panel, line, number, one, pass) {
+function drawPairs(panel, line, number, lines, pass) {
   const labels = make(line, "span", { class: "pair labels", "aria-hidden": "true" });
-  if (one.draft.token.length) make(labels, "span", {}, "D");
+  if (lines.draft.token.length) make(labels, "span", {}, "D");
   make(labels, "span", {}, "V");
-  const first = one.start > MOST_BEFORE ? one.start - BEFORE : 0;
+  const first = lines.start > MOST_BEFORE ? lines.start - BEFORE : 0;
   if (first) make(line, "span", { class: "faint more" }, `${first} tokens ⋯`);
-  for (let position = first; position < one.start; position += 1) {
+  for (let position = first; position < lines.start; position += 1) {
     earlier(panel, line, number, position, pass);
   }
-  const length = Math.max(one.draft.token.length, one.verifier.token.length);
+  const length = Math.max(lines.draft.token.length, lines.verifier.token.length);
   for (let i = 0; i < length; i += 1) {
     const pair = make(line, "span", { class: "pair" });
-    if (one.draft.token.length) cell(pair, "draft", number, one.draft, i, pass);
-    if (i < one.verifier.token.length) cell(pair, "verifier", number, one.verifier, i, pass);
+    if (lines.draft.token.length) cell(pair, "draft", number, lines.draft, i, pass);
+    if (i < lines.verifier.token.length) cell(pair, "verifier", number, lines.verifier, i, pass);
   }
 }
 
@@ -308,11 +281,11 @@ function earlier(panel, line, number, position, pass) {
 }
 
 // A model that writes in another order: the whole output as it fills up.
-function drawWritten(panel, line, number, one, pass) {
-  const mine = new Map(one.verifier.position.map((position, i) => [position, i]));
+function drawWritten(panel, line, number, lines, pass) {
+  const mine = new Map(lines.verifier.position.map((position, i) => [position, i]));
   for (let position = 0; position < panel.output.length; position += 1) {
-    if (mine.has(position)) cell(line, "verifier", number, one.verifier, mine.get(position), pass);
-    else if (panel.origins.pass[position] < pass) earlier(panel, line, number, position, pass);
+    if (mine.has(position)) cell(line, "verifier", number, lines.verifier, mine.get(position), pass);
+    else if (panel.origins.pass_number[position] < pass) earlier(panel, line, number, position, pass);
     else token(line, "open", number, position, pass, "open", "open", "");
     line.append(" ");
   }
@@ -328,9 +301,9 @@ function drawSteps(panel, body, number) {
     make(row, "span", { class: "size faint" }, plural(step.position.length, "token"));
     const line = make(row, "div", { class: "line", dir: direction(panel.rtl) });
     for (const position of step.position) {
-      const name = stateName(panel.origins.by[position]);
+      const name = stateName(panel.origins.state[position]);
       const text = word(panel.output[position]);
-      token(line, "origin", number, position, panel.origins.pass[position], name, "plain", text);
+      token(line, "origin", number, position, panel.origins.pass_number[position], name, "plain", text);
       line.append(" ");
     }
   }
@@ -339,7 +312,6 @@ function drawSteps(panel, body, number) {
 
 // ---- dependencies -------------------------------------------------------------------------------
 
-const NODE = { height: 38, gap: 8, between: 44, least: 46, most: 150, top: 26 };
 const CELL = { width: 36, height: 20, left: 44 };
 const measure = document.createElement("canvas").getContext("2d");
 measure.font = "13px system-ui, sans-serif";
@@ -369,67 +341,79 @@ function fit(text, width) {
   return `${letters.join("")}…`;
 }
 
+// Boxes in columns from left to right, with curves between them. A node has its token's number, its
+// column, its row (from the middle of a column's height or from the top), the pass that made it, a
+// class and a small text; `links` are pairs of nodes, the right one first; `hot(i)` are those to
+// point out at node i, and `isOpen(pass, after)` says what is not there yet.
+function drawNodes(parent, nodes, links, look) {
+  const texts = nodes.map((node) => fit(word(node.token), look.most - look.around));
+  const widths = [];
+  for (const [i, { column }] of nodes.entries()) {
+    const width = Math.ceil(measure.measureText(texts[i]).width) + look.around;
+    widths[column] = Math.max(widths[column] || look.least, width);
+  }
+  const lefts = widths.map((_, column) =>
+    widths.slice(0, column).reduce((sum, width) => sum + width + look.between, 1));
+  const places = nodes.map(({ column, row }) =>
+    ({ x: lefts[column], y: look.top + row * look.apart, width: widths[column] }));
+  const bottom = Math.max(...places.map((place) => place.y)) + look.apart;
+  const svg = draw(parent, "svg", { class: `graph ${look.what}`, height: bottom,
+    width: lefts.at(-1) + widths.at(-1) + 1 });
+  const edges = draw(svg, "path", { class: "edges" });
+  const hot = draw(svg, "path", { class: "edges hot" });
+  for (const [i, node] of nodes.entries()) {
+    const { x, y, width } = places[i];
+    const group = draw(svg, "g", { class: `token node ${node.class}`, tabindex: -1, role: "img",
+      "data-what": look.what, "data-panel": look.panel, "data-position": i, "data-pass": node.pass });
+    draw(group, "rect", { x, y, width, height: look.height, rx: 4 });
+    look.write(group, node, texts[i], { x, y, width });
+  }
+  const curves = (some) => some.map(([from, to]) => curve(places[from], places[to], look)).join("");
+  svg.drawEdges = (pass) => edges.setAttribute("d",
+    curves(links.filter(([from]) => !look.isOpen(nodes[from].pass, pass))));
+  svg.drawHot = (i) => hot.setAttribute("d", i === null ? "" : curves(look.hot(i)));
+  return { svg, places };
+}
+
+// From a box back to one in an earlier column, to which an arrow leads.
+function curve(from, to, { height, arrow }) {
+  const [x1, y1] = [from.x, from.y + height / 2];
+  const [x2, y2] = [to.x + to.width + (arrow ? 6 : 0), to.y + height / 2];
+  const middle = arrow ? [(x1 + x2) / 2, (x1 + x2) / 2] : [x2, x1];
+  return `M${x1},${y1}C${middle[0]},${y1} ${middle[1]},${y2} ${x2},${y2}` +
+    (arrow ? "l0,-3.5 l-6,3.5 l6,3.5 l0,-3.5" : "");
+}
+
 // Waves from left to right, the tokens of a wave below each other.
 function drawGraph(panel, graph, parent, number) {
   const tallest = Math.max(...graph.waves.map((wave) => wave.length));
-  const height = NODE.top + tallest * (NODE.height + NODE.gap);
-  const svg = draw(parent, "svg", { class: "graph", height });
-  const edges = draw(svg, "path", { class: "edges" });
-  const hot = draw(svg, "path", { class: "edges hot" });
-  const places = [];
-  let x = 1;
-  for (const wave of graph.waves) {
-    const texts = wave.map((position) => fit(word(panel.output[position]), NODE.most - 16));
-    const widest = Math.max(...texts.map((text) => measure.measureText(text).width));
-    const width = Math.max(NODE.least, Math.ceil(widest) + 16);
-    let y = NODE.top + ((tallest - wave.length) * (NODE.height + NODE.gap)) / 2;
-    draw(svg, "text", { class: "wave", x: x + width / 2, y: 14 },
-      String(graph.final_pass[wave[0]]));
+  const nodes = [];
+  for (const [column, wave] of graph.waves.entries()) {
     for (const [i, position] of wave.entries()) {
-      places[position] = { x, y, width };
-      drawNode(svg, graph, number, position, places[position], texts[i], wave.length > 1);
-      y += NODE.height + NODE.gap;
+      nodes[position] = { token: panel.output[position], column, row: (tallest - wave.length) / 2 + i,
+        pass: graph.final_pass[position], class: wave.length > 1 ? "parallel" : "",
+        chance: probability(graph.log_prob[position], 2) };
     }
-    x += width + NODE.between;
   }
-  svg.setAttribute("width", x - NODE.between + 1);
-  svg.drawEdges = (pass) => {
-    edges.setAttribute("d", graph.waves.slice(1).map((wave, i) =>
-      graph.final_pass[wave[0]] > pass ? "" : wave.map((position) =>
-        graph.waves[i].map((other) => edge(places, position, other)).join("")).join("")).join(""));
-  };
-  svg.drawHot = (position) => {
-    hot.setAttribute("d", position === null ? "" : neighbours(graph, position).map(([from, to]) =>
-      edge(places, from, to)).join(""));
-  };
+  const links = nodes.flatMap((_, position) => waitedFor(graph, position)
+    .map((other) => [position, other]));
+  const { svg, places } = drawNodes(parent, nodes, links, { what: "graph", panel: number,
+    height: 38, apart: 46, top: 26, between: 44, least: 46, most: 150, around: 16, arrow: true,
+    hot: (position) => links.filter((link) => link.includes(position)),
+    isOpen: (made, pass) => made > pass,
+    write: (group, node, text, { x, y, width }) => {
+      draw(group, "text", { class: "word", x: x + width / 2, y: y + 16 }, text);
+      draw(group, "text", { class: "probability", x: x + width / 2, y: y + 31 }, node.chance);
+    } });
+  for (const wave of graph.waves) {
+    const { x, width } = places[wave[0]];
+    draw(svg, "text", { class: "wave", x: x + width / 2, y: 14 }, String(graph.final_pass[wave[0]]));
+  }
 }
 
-function drawNode(svg, graph, number, position, { x, y, width }, text, parallel) {
-  const node = draw(svg, "g", { class: `token node${parallel ? " parallel" : ""}`, tabindex: -1,
-    role: "img", "data-what": "graph", "data-panel": number, "data-position": position,
-    "data-pass": graph.final_pass[position] });
-  draw(node, "rect", { x, y, width, height: NODE.height, rx: 5 });
-  draw(node, "text", { class: "word", x: x + width / 2, y: y + 16 }, text);
-  draw(node, "text", { class: "probability", x: x + width / 2, y: y + 31 },
-    probability(graph.log_prob[position], 2));
-}
-
-// An arrow from a token back to one that it waited for.
-function edge(places, from, to) {
-  const start = places[from];
-  const end = places[to];
-  const [x1, y1] = [start.x, start.y + NODE.height / 2];
-  const [x2, y2] = [end.x + end.width, end.y + NODE.height / 2];
-  const middle = (x1 + x2) / 2;
-  return `M${x1},${y1}C${middle},${y1} ${middle},${y2} ${x2 + 6},${y2}l0,-3.5 l-6,3.5 l6,3.5 l0,-3.5`;
-}
-
-function neighbours(graph, position) {
-  const wave = graph.waves.findIndex((one) => one.includes(position));
-  return [
-    ...(graph.waves[wave - 1] || []).map((other) => [position, other]),
-    ...(graph.waves[wave + 1] || []).map((other) => [other, position]),
-  ];
+// The tokens of the wave before.
+function waitedFor(graph, position) {
+  return graph.waves[graph.waves.findIndex((wave) => wave.includes(position)) - 1] || [];
 }
 
 const KINDS = { before: "committed before", kept: "right, and final already", final: "final from here on",
@@ -446,7 +430,7 @@ function kindOf(panel, graph, pass, position, i) {
 
 // Each kind of cell is one path: a matrix may have 40,000 cells.
 function drawMatrix(panel, graph, parent, number) {
-  const tokens = panel.output.map((one) => fit(word(one), 130));
+  const tokens = panel.output.map((written) => fit(word(written), 130));
   const longest = Math.max(...tokens.map((text) => measure.measureText(text).width));
   const top = Math.ceil(longest * 0.71) + 22;
   const rows = panel.passes.length;
@@ -516,7 +500,6 @@ function addCursor(panel, graph, svg, number, where, top) {
 
 // ---- a beam's tree ------------------------------------------------------------------------------
 
-const LEAF = { height: 22, apart: 26, between: 18, most: 110, top: 2 };
 const FATES = ["best", "kept", "never"]; // classes, in the order of terms.fates
 
 function drawTree(panel, body, number) {
@@ -528,52 +511,21 @@ function drawTree(panel, body, number) {
   const needed = tree.fate.filter((fate) => FATES[fate] !== "never").length;
   make(body, "h4", {}, `${plural(tree.token.length, "token")} read in ` +
     `${plural(panel.passes.length, "pass", "es")}, ${needed} of them needed`);
-  const parent = scroller(body, `tree of ${panel.decoding}`);
-  const texts = tree.token.map((one) => fit(word(one), LEAF.most - 30));
-  const widths = [];
-  for (const [i, column] of tree.column.entries()) {
-    const width = Math.ceil(measure.measureText(texts[i]).width) + 30; // the pass stands behind it
-    widths[column] = Math.max(widths[column] || 0, width);
-  }
-  const lefts = widths.map((_, column) =>
-    widths.slice(0, column).reduce((sum, width) => sum + width + LEAF.between, 1));
-  const places = tree.column.map((column, i) =>
-    ({ x: lefts[column], y: LEAF.top + tree.row[i] * LEAF.apart, width: widths[column] }));
-  const svg = draw(parent, "svg", { class: "graph tree",
-    width: lefts.at(-1) + widths.at(-1) + 1,
-    height: LEAF.top + (Math.max(...tree.row) + 1) * LEAF.apart });
-  const edges = draw(svg, "path", { class: "edges" });
-  const hot = draw(svg, "path", { class: "edges hot" });
-  for (const [i, place] of places.entries()) drawLeaf(svg, tree, number, i, place, texts[i]);
-  const branch = (i) => (tree.parent[i] < 0 ? "" : branchOf(places[tree.parent[i]], places[i]));
-  svg.drawEdges = (pass) => {
-    edges.setAttribute("d", places.map((_, i) => (unread(tree.pass[i], pass) ? "" : branch(i))).join(""));
-  };
-  svg.drawHot = (leaf) => {
-    const way = [];
-    for (let i = leaf; i !== null && i >= 0; i = tree.parent[i]) way.push(branch(i));
-    hot.setAttribute("d", way.join(""));
-  };
+  const nodes = tree.token.map((token, i) => ({ token, column: tree.column[i], row: tree.row[i],
+    pass: tree.pass[i], class: FATES[tree.fate[i]] }));
+  const up = (i) => (tree.parent[i] < 0 ? [] : [[i, tree.parent[i]], ...up(tree.parent[i])]);
+  const links = nodes.flatMap((_, i) => up(i).slice(0, 1));
+  drawNodes(scroller(body, `tree of ${panel.decoding}`), nodes, links, { what: "tree",
+    panel: number, height: 22, apart: 26, top: 2, between: 18, least: 0, most: 110, around: 30,
+    hot: up, isOpen: unread,
+    write: (group, node, text, { x, y, width }) => {
+      draw(group, "text", { class: "word", x: x + (width - 14) / 2, y: y + 15 }, text);
+      draw(group, "text", { class: "read", x: x + width - 11, y: y + 15 }, node.pass);
+    } });
 }
 
 // After the slider's last pass the search may go on with other hypotheses: they are shown with it.
 const unread = (read, pass) => read > pass && pass < lastPass();
-
-function drawLeaf(svg, tree, number, i, { x, y, width }, text) {
-  const leaf = draw(svg, "g", { class: `token node ${FATES[tree.fate[i]]}`, tabindex: -1,
-    role: "img", "data-what": "tree", "data-panel": number, "data-position": i,
-    "data-pass": tree.pass[i] });
-  draw(leaf, "rect", { x, y, width, height: LEAF.height, rx: 4 });
-  draw(leaf, "text", { class: "word", x: x + (width - 14) / 2, y: y + 15 }, text);
-  draw(leaf, "text", { class: "read", x: x + width - 11, y: y + 15 }, tree.pass[i]);
-}
-
-// From a token to one that continues it.
-function branchOf(from, to) {
-  const [x1, y1] = [from.x + from.width, from.y + LEAF.height / 2];
-  const [x2, y2] = [to.x, to.y + LEAF.height / 2];
-  return `M${x1},${y1}C${x2},${y1} ${x1},${y2} ${x2},${y2}`;
-}
 
 // ---- after pass t -------------------------------------------------------------------------------
 
@@ -583,20 +535,20 @@ function showPass() {
   after.textContent = `after pass ${pass} of ${lastPass()}`;
   for (const section of panels.children) {
     const panel = sentence.panels[section.dataset.panel];
-    const done = panel.origins.pass.filter((one) => one <= pass).length;
+    const done = panel.origins.pass_number.filter((number) => number <= pass).length;
     section.querySelector("progress").value = done;
     const total = panel.output.length;
     const finished = pass >= active(panel) ? `all ${plural(total, "token")} written`
       : `${done} of ${plural(total, "token")} written`;
     section.querySelector(".done").textContent = finished;
-    for (const one of section.querySelectorAll(".box, .node")) {
-      const inTree = one.dataset.what === "tree";
+    for (const token of section.querySelectorAll(".box, .node")) {
+      const inTree = token.dataset.what === "tree";
       const tokens = inTree ? panel.tree.token : panel.output;
-      const read = Number(one.dataset.pass);
+      const read = Number(token.dataset.pass);
       const open = inTree ? unread(read, pass) : read > pass;
-      one.classList.toggle("open", open);
-      one.setAttribute("aria-label", open ? terms.meanings.open
-        : `${word(tokens[one.dataset.position])}, pass ${read}`);
+      token.classList.toggle("open", open);
+      token.setAttribute("aria-label", open ? terms.meanings.open
+        : `${word(tokens[token.dataset.position])}, pass ${read}`);
     }
     for (const row of section.querySelectorAll(".row")) row.hidden = Number(row.dataset.pass) > pass;
     for (const svg of section.querySelectorAll("svg.graph")) svg.drawEdges(pass);
@@ -668,18 +620,11 @@ function legendOfOutput() {
     }
     return;
   }
-  const used = new Set();
-  const ways = new Set();
-  for (const { origins } of sentence.panels) {
-    for (const [i, by] of origins.by.entries()) {
-      const way = at(origins, "direction", i);
-      if (way) ways.add(way);
-      else used.add(stateName(by));
-    }
-  }
   for (const [name, meaning] of Object.entries(terms.origins)) {
-    if (used.has(name)) entry(`sample box ${name}`, marked(name, "3"), meaning);
+    if (panels.querySelector(`.box.${name}`)) entry(`sample box ${name}`, marked(name, "3"), meaning);
   }
+  const ways = new Set(sentence.panels.flatMap(({ origins }) =>
+    origins.token.map((_, i) => wayOf(origins, i))).filter(Boolean));
   for (const way of [...ways].sort()) {
     entry(`sample box written way${wayNumber(way)}`, `3 · ${way}`, `written by direction ${way}`);
   }
@@ -687,19 +632,10 @@ function legendOfOutput() {
 }
 
 function legendOfPasses() {
-  const used = new Set();
-  for (const panel of sentence.panels) {
-    for (const [i, one] of panel.passes.entries()) {
-      for (const cells of [one.draft, one.verifier]) {
-        for (const number of new Set(cells.state)) used.add(stateName(number));
-      }
-      if (i > 0) used.add("previous");
-      if (panel.reordered && i + 1 < active(panel)) used.add("open");
-    }
-  }
   entry(null, "", "D: the drafter's tokens in a pass. V: the verifier's.");
   for (const [name, meaning] of Object.entries(terms.meanings)) {
-    if (used.has(name)) entry(`sample token ${name}`, name === "open" ? "" : name, meaning);
+    const there = panels.querySelector(`.token[data-state="${name}"]`);
+    if (there) entry(`sample token ${name}`, name === "open" ? "" : name, meaning);
   }
 }
 
@@ -742,28 +678,28 @@ function describe(element) {
   const panel = sentence.panels[element.dataset.panel];
   const position = Number(element.dataset.position);
   const pass = Number(element.dataset.pass);
-  if (what === "origin") return ofOrigin(panel, position, pass);
+  if (what === "origin") return ofOrigin(panel, position);
   if (what === "graph") return ofGraph(panel, position);
   if (what === "tree") return ofTree(panel.tree, position);
   if (what === "matrix") return ofMatrix(element, panel, position, pass);
   if (what === "open") return { token: "·", position, by: terms.meanings.open };
-  return ofCell(panel.passes[pass - 1][what], position, pass, what);
+  const cells = panel.passes[pass - 1][what];
+  const before = what === "draft" ? "draft: " : "";
+  return ofToken(cells, cells.position.indexOf(position), position, pass, terms.meanings, before);
 }
 
-function ofOrigin(panel, position) {
-  const { origins } = panel;
-  const number = origins.pass[position];
-  const way = at(origins, "direction", position);
+function ofOrigin({ origins }, position) {
+  const number = origins.pass_number[position];
   if (number > state.pass && root.dataset.view === "output") {
     return { token: "·", position, by: terms.meanings.open };
   }
-  return {
-    token: word(panel.output[position]),
-    position,
-    pass: number,
-    by: way ? `written by direction ${way}` : terms.origins[stateName(origins.by[position])],
-    ...facts(origins, position),
-  };
+  return ofToken(origins, position, position, number, terms.origins);
+}
+
+function ofToken(columns, i, position, pass, meanings, before = "") {
+  const way = wayOf(columns, i);
+  const meaning = way ? `written by direction ${way}` : meanings[stateName(columns.state[i])];
+  return { token: word(columns.token[i]), position, pass, by: before + meaning, ...facts(columns, i) };
 }
 
 function facts(columns, i) {
@@ -778,32 +714,18 @@ function facts(columns, i) {
   };
 }
 
-function ofCell(cells, position, pass, what) {
-  const i = cells.position.indexOf(position);
-  const way = at(cells, "direction", i);
-  const name = stateName(cells.state[i]);
-  const meaning = way ? `written by direction ${way}` : terms.meanings[name];
-  return {
-    token: word(cells.token[i]),
-    position,
-    pass,
-    by: `${what === "draft" ? "draft: " : ""}${meaning}`,
-    ...facts(cells, i),
-  };
-}
-
 function ofGraph(panel, position) {
   const { graph } = panel;
   const number = graph.final_pass[position];
   if (number > state.pass) return { token: "·", position, by: "not final yet" };
-  const waited = neighbours(graph, position).filter(([from]) => from === position);
+  const waited = waitedFor(graph, position);
   return {
     token: word(panel.output[position]),
     position,
     pass: number,
     by: `final from pass ${number} on`,
     ...facts(graph, position),
-    waited: waited.map(([, other]) => word(panel.output[other])).join(" ") || null,
+    waited: waited.map((other) => word(panel.output[other])).join(" ") || null,
   };
 }
 
@@ -834,26 +756,26 @@ const LABELS = { position: "position", pass: "pass", by: "how", probability: "pr
   waited: "waited for" };
 
 // All of it in one line, for what has no description by the tip.
-function spoken(told) {
-  const known = Object.entries(LABELS).filter(([key]) => told[key] !== null && told[key] !== undefined);
-  return [told.token, ...known.map(([key, label]) => `${label} ${told[key]}`)].join(", ");
+function spoken(facts) {
+  const known = Object.entries(LABELS).filter(([key]) => facts[key] !== null && facts[key] !== undefined);
+  return [facts.token, ...known.map(([key, label]) => `${label} ${facts[key]}`)].join(", ");
 }
 
 let pointed = null; // what the tip belongs to
 
 function showTip(element) {
-  const told = describe(element);
+  const facts = describe(element);
   if (pointed && pointed !== element) pointed.removeAttribute("aria-describedby");
   pointed = element;
   // the cursor's own name says it all, and is what is read when it moves
   if (!element.moveTo) element.setAttribute("aria-describedby", "tip");
   tip.replaceChildren();
-  make(tip, "strong", { "data-fact": "token", dir: "auto" }, told.token);
+  make(tip, "strong", { "data-fact": "token", dir: "auto" }, facts.token);
   const rows = make(tip, "dl");
   for (const [key, label] of Object.entries(LABELS)) {
-    if (told[key] === null || told[key] === undefined) continue;
+    if (facts[key] === null || facts[key] === undefined) continue;
     make(rows, "dt", {}, label);
-    make(rows, "dd", { "data-fact": key, dir: "auto" }, told[key]);
+    make(rows, "dd", { "data-fact": key, dir: "auto" }, facts[key]);
   }
   tip.hidden = false;
   const box = element.getBoundingClientRect();
@@ -879,20 +801,20 @@ const tokenOf = (target) => (target instanceof Element ? target.closest(".token[
 // ---- what the reader does -----------------------------------------------------------------------
 
 panels.addEventListener("pointerover", (event) => {
-  const found = tokenOf(event.target);
-  if (found) showTip(found);
+  const pointedAt = tokenOf(event.target);
+  if (pointedAt) showTip(pointedAt);
   else if (!(event.target instanceof Element && event.target.closest("svg.matrix"))) hideTip();
 });
 panels.addEventListener("pointerleave", hideTip);
 panels.addEventListener("focusin", (event) => {
-  const found = tokenOf(event.target);
-  if (!found) return;
-  const body = found.closest(".body");
+  const focused = tokenOf(event.target);
+  if (!focused) return;
+  const body = focused.closest(".body");
   for (const other of body.querySelectorAll('.token[tabindex="0"]:not(.cursor)')) {
-    if (other !== found && !found.classList.contains("cursor")) other.setAttribute("tabindex", "-1");
+    if (other !== focused && !focused.classList.contains("cursor")) other.setAttribute("tabindex", "-1");
   }
-  found.setAttribute("tabindex", "0");
-  showTip(found);
+  focused.setAttribute("tabindex", "0");
+  showTip(focused);
 });
 panels.addEventListener("focusout", hideTip);
 window.addEventListener("scroll", () => {
@@ -906,14 +828,14 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") hideTip();
   const step = ARROWS[event.key];
   if (!step) return;
-  const found = tokenOf(document.activeElement);
-  if (found) {
+  const focused = tokenOf(document.activeElement);
+  if (focused) {
     event.preventDefault();
-    if (found.moveTo) {
-      found.moveTo(Number(found.dataset.pass) + step[0], Number(found.dataset.position) + step[1]);
-      found.scrollIntoView({ block: "nearest", inline: "nearest" });
-      showTip(found);
-    } else move(found, ...step);
+    if (focused.moveTo) {
+      focused.moveTo(Number(focused.dataset.pass) + step[0], Number(focused.dataset.position) + step[1]);
+      focused.scrollIntoView({ block: "nearest", inline: "nearest" });
+      showTip(focused);
+    } else move(focused, ...step);
   } else if (step[1] && !/^(INPUT|SELECT)$/.test(document.activeElement.tagName)) {
     event.preventDefault();
     choose(state.index + step[1]);
@@ -923,30 +845,30 @@ document.addEventListener("keydown", (event) => {
 // Left and right along the tokens; up and down to the nearest token of another line.
 function move(from, down, along) {
   const all = [...from.closest(".body").querySelectorAll(".token[data-what]:not(.cursor)")]
-    .filter((one) => one.getClientRects().length);
+    .filter((token) => token.getClientRects().length);
   if (along && !from.closest("svg")) {
     const rtl = from.closest(".line").dir === "rtl";
-    const same = all.filter((one) => one.dataset.what === from.dataset.what ||
-      !["draft", "verifier"].includes(one.dataset.what) ||
+    const same = all.filter((token) => token.dataset.what === from.dataset.what ||
+      !["draft", "verifier"].includes(token.dataset.what) ||
       !["draft", "verifier"].includes(from.dataset.what));
     const next = same[same.indexOf(from) + (rtl ? -along : along)];
     if (next) next.focus();
     return;
   }
-  const middle = (one) => {
-    const box = one.getBoundingClientRect();
+  const middle = (token) => {
+    const box = token.getBoundingClientRect();
     return [box.left + box.width / 2, box.top + box.height / 2];
   };
   const [x, y] = middle(from);
   let best = null;
-  for (const one of all) {
-    const [left, top] = middle(one);
+  for (const token of all) {
+    const [left, top] = middle(token);
     const [ahead, aside] = down ? [(top - y) * down, left - x] : [(left - x) * along, top - y];
     if (ahead < 4) continue;
     const far = ahead * 3 + Math.abs(aside);
-    if (!best || far < best.far) best = { one, far };
+    if (!best || far < best.far) best = { token, far };
   }
-  if (best) best.one.focus();
+  if (best) best.token.focus();
 }
 
 back.addEventListener("click", () => choose(state.index - 1));

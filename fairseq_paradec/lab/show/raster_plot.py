@@ -19,21 +19,14 @@ from matplotlib.ticker import MaxNLocator
 from ...errors import UsageError, needs, option_error
 from ...images import PEAK, Pixels, Size, image
 from ...output import printable
-from . import figures, fonts
+from . import plot
 from .trace_view import EOS, Sentence
 
 #: Inches: side of a panel, space around it, height of a row's title.
 PANEL, MARGIN, TITLE = 3.2, 0.45, 0.5
 
-#: Colour maps of steps and of their numbers of tokens.
-COLOURS = ("viridis", "magma")
-
-
-def written_in(sentence: Sentence) -> list[int]:
-    """Return the step that wrote each token of the output, from 1; see ``Sentence.steps``."""
-    if not sentence.in_blocks:
-        return [origin.pass_number for origin in sentence.origins]
-    return [number for number, tokens in enumerate(sentence.steps, start=1) for _ in tokens]
+#: Titles and colour maps of the panels beside the image.
+MAPS = {"step": "viridis", "tokens of that step": "magma"}
 
 
 def maps(
@@ -49,7 +42,6 @@ def maps(
         UsageError: the output is no image of that size.
     """
     words = [token for token in sentence.output if token != EOS]
-    shape = (size.height, size.width * size.channels)
     given = str(size).replace("×", "x")
     where = f"{sentence.name} ({sentence.decoding})"
     strange = next((word for word in words if not re.fullmatch("[0-9]{1,3}", word)), None)
@@ -61,52 +53,37 @@ def maps(
         pixels = image([int(word) for word in words], size)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    steps = written_in(sentence)
-    sizes = Counter(steps)
-    found = [
-        np.array(some[: len(words)]).reshape(shape)
-        for some in (steps, [sizes[step] for step in steps])
-    ]
-    return pixels, found[0], found[1]
+    counts = Counter(sentence.written_in)
+    steps = np.array(sentence.written_in[: len(words)])
+    steps = steps.reshape(size.height, size.width * size.channels)
+    return pixels, steps, np.vectorize(counts.__getitem__)(steps)
 
 
-def draw(sentences: Sequence[Sentence], size: Size, path: Path, files: Sequence[str]) -> None:
-    """Write the picture of one image.
+@plot.drawing()
+def draw(sentences: Sequence[Sentence], path: Path, files: Sequence[str], size: Size) -> list[str]:
+    """Write the picture of one image; return the characters that no font has.
 
     Raises:
         UsageError: an output is no image of that size.
     """
-    arranged = [maps(one, size) for one in sentences]
+    arranged = [maps(sentence, size) for sentence in sentences]
     # One scale for all methods.
-    last, most = (max(2, *(int(one[i].max()) for one in arranged)) for i in (1, 2))
+    tops = [max(2, *(int(images[i].max()) for images in arranged)) for i in (1, 2)]
     panel = PANEL * min(1.0, size.height / size.width), PANEL * min(1.0, size.width / size.height)
     width, height = 3 * (panel[1] + 3 * MARGIN), panel[0] + 2 * MARGIN + TITLE
-    grey = {"cmap": "gray", "vmin": 0, "vmax": PEAK} if size.channels == 1 else {}
-    with fonts.drawing(texts(sentences, files)):
-        figure = Figure(figsize=(width, height * len(sentences)), layout="constrained")
-        rows = figure.subfigures(len(sentences), 1, squeeze=False)[:, 0]
-        for row, title, (pixels, *others) in zip(rows, texts(sentences, files), arranged):
-            row.suptitle(title, fontsize=9)
-            axes = row.subplots(1, 3)
-            _show(axes[0], "output", pixels, **grey)
-            for at, name, values, top, colours in zip(
-                axes[1:], ("step", "tokens of that step"), others, (last, most), COLOURS
-            ):
-                scale = {"vmin": 1, "vmax": top, "cmap": colours, "aspect": size.channels}
-                shown = _show(at, name, values, **scale)
-                row.colorbar(shown, ax=at, shrink=0.8, ticks=MaxNLocator(integer=True))
-        figures.save(figure, path)
-
-
-def texts(sentences: Sequence[Sentence], files: Sequence[str]) -> list[str]:
-    """Return the texts of the picture, for ``fonts.choose``."""
-    return [_title(one, file) for one, file in zip(sentences, files, strict=True)]
-
-
-def _title(sentence: Sentence, file: str) -> str:
-    """Return the title of a method's row."""
-    names = printable(f"{sentence.name}, {sentence.decoding} ({file})")
-    return f"{names}\n{sentence.steps_summary}"
+    figure = Figure(figsize=(width, height * len(sentences)), layout="constrained")
+    rows = figure.subfigures(len(sentences), 1, squeeze=False)[:, 0]
+    for row, sentence, file, (pixels, *others) in zip(rows, sentences, files, arranged):
+        names = printable(f"{sentence.name}, {sentence.decoding} ({file})")
+        row.suptitle(f"{names}\n{sentence.steps_summary}", fontsize=9)
+        first, *axes = row.subplots(1, 3)
+        grey = {"cmap": "gray", "vmin": 0, "vmax": PEAK} if size.channels == 1 else {}
+        _show(first, "output", pixels, **grey)
+        for at, (name, colours), values, top in zip(axes, MAPS.items(), others, tops):
+            scale = {"vmin": 1, "vmax": top, "cmap": colours, "aspect": size.channels}
+            shown = _show(at, name, values, **scale)
+            row.colorbar(shown, ax=at, shrink=0.8, ticks=MaxNLocator(integer=True))
+    return plot.save(figure, path)
 
 
 def _show(axes: Any, title: str, values: Any, **how: Any) -> Any:

@@ -13,9 +13,8 @@ every token depends on the one before it.
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import networkx as nx
 
@@ -24,19 +23,10 @@ from ...output import printable
 from ...records import Record
 from .symbols import typed
 from .trace_records import LARGEST, read_sentence
+from .trace_view import Cell, Sentence
 
 #: The methods whose passes are iterates of the output; the graph of ``greedy`` is a chain.
 DECODINGS = ("greedy", "pj", "pgj", "hgj")
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The model's prediction at one position in one pass."""
-
-    token: str  # its choice
-    log_prob: float  # its natural log-probability, given the guesses of that pass
-    runner_up: str | None  # the second best token; None where only one was allowed
-    runner_up_log_prob: float | None  # of ``runner_up``
 
 
 @dataclass(frozen=True)
@@ -48,20 +38,28 @@ class DependencyGraph:
     outside a pass's window is not final, whatever an earlier pass predicted there.
     """
 
-    name: str  # of the sentence
+    sentence: Sentence
     decoding: str  # the method
-    flags: dict[str, Any]  # the values of the method's own flags
-    tokens: list[str]  # the n tokens of the output, ``</s>`` included
-    num_passes: int  # T, the number of decoder passes
     final_pass: list[int]  # n passes, from 1, in which the tokens became final
-    log_probs: list[float]  # n natural log-probabilities, each from the token's ``final_pass``
-    # n second best tokens of the same passes; None where only one was allowed
-    runner_up: list[str | None]
-    runner_up_log_probs: list[float | None]  # of ``runner_up``
-    # T lists of n; None where an earlier pass had committed the position, or where the pass did not
-    # predict it
-    predictions: list[list[Prediction | None]]
-    starts: list[int]  # T numbers of tokens that earlier passes had committed
+    # T passes by n positions; None where an earlier pass had committed the position, or where the
+    # pass did not predict it
+    predictions: list[list[Cell | None]]
+    finals: list[Cell]  # n predictions of the tokens, each of its ``final_pass``
+
+    @property
+    def tokens(self) -> list[str]:
+        """The n tokens of the output, ``</s>`` included."""
+        return self.sentence.output
+
+    @property
+    def num_passes(self) -> int:
+        """T, the number of decoder passes."""
+        return len(self.predictions)
+
+    @property
+    def log_probs(self) -> list[float]:
+        """The n natural log-probabilities, each from the token's ``final_pass``."""
+        return [_log_prob(cell) for cell in self.finals]
 
     @functools.cached_property
     def waves(self) -> list[list[int]]:
@@ -69,10 +67,10 @@ class DependencyGraph:
 
         A pass in which no token became final makes no wave.
         """
-        found: dict[int, list[int]] = {}
+        waves: dict[int, list[int]] = {}
         for position, number in enumerate(self.final_pass):
-            found.setdefault(number, []).append(position)
-        return [found[number] for number in sorted(found)]
+            waves.setdefault(number, []).append(position)
+        return [waves[number] for number in sorted(waves)]
 
     @property
     def edges(self) -> list[tuple[int, int]]:
@@ -106,10 +104,7 @@ class DependencyGraph:
 
     def is_right(self, number: int, position: int) -> bool:
         """Return whether a pass (from 1) has the output's token at a position (from 0)."""
-        prediction = self.predictions[number - 1][position]
-        if prediction is None:
-            return position < self.starts[number - 1]
-        return prediction.token == self.tokens[position]
+        return _is_right(self.sentence, self.predictions, number, position)
 
     def graph(self) -> "nx.DiGraph[int]":
         """Return the graph for networkx.
@@ -117,20 +112,26 @@ class DependencyGraph:
         Nodes are positions with ``token``, ``final_pass``, ``log_prob``, ``probability``,
         ``runner_up``, ``runner_up_log_prob`` and ``parallel``; edges are ``edges``.
         """
-        graph: nx.DiGraph[int] = nx.DiGraph(name=self.name)
-        for position, (token, parallel) in enumerate(zip(self.tokens, self.parallel)):
+        graph: nx.DiGraph[int] = nx.DiGraph(name=self.sentence.name)
+        for position, (cell, log_prob) in enumerate(zip(self.finals, self.log_probs)):
             graph.add_node(
                 position,
-                token=token,
+                token=cell.token,
                 final_pass=self.final_pass[position],
-                log_prob=self.log_probs[position],
-                probability=math.exp(self.log_probs[position]),
-                runner_up=self.runner_up[position],
-                runner_up_log_prob=self.runner_up_log_probs[position],
-                parallel=parallel,
+                log_prob=log_prob,
+                probability=math.exp(log_prob),
+                runner_up=cell.runner_up,
+                runner_up_log_prob=cell.runner_up_log_prob,
+                parallel=self.parallel[position],
             )
         graph.add_edges_from(self.edges)
         return graph
+
+
+def _log_prob(cell: Cell) -> float:
+    """Return a prediction's log-probability, which graphs have."""
+    assert cell.log_prob is not None
+    return cell.log_prob
 
 
 # ---- records -> graphs -------------------------------------------------------------------------
@@ -158,100 +159,55 @@ def from_record(record: Record, name: str) -> DependencyGraph:
             "guess the output itself; `paradec trace` shows the others"
         )
     sentence = read_sentence(record, name)
-    tokens, entries = sentence.output, record["trace"]
-    if not tokens:
+    count = len(sentence.output)
+    if not count:
         raise UsageError(f"{name} has no output; allowed: at least </s>")
-    if any("positions" in entry for entry in entries):
+    if sentence.reordered:
         raise UsageError(f"{name}: got a trace of another order; allowed: from left to right")
-    predictions = [
-        _predictions(entry, len(tokens), f"{name}, pass {number}")
-        for number, entry in enumerate(entries, start=1)
-    ]
-    starts = [entry["start"] for entry in entries]
-    final_pass = _final_passes(tokens, predictions, starts)
-    found = []
+    predictions: list[list[Cell | None]] = []
+    for entry in sentence.passes:
+        log_probs = (cell.log_prob for cell in entry.predicted)
+        if not all(value is not None and -LARGEST < value < 1e-3 for value in log_probs):
+            raise UsageError(
+                f"{name}, pass {entry.number}: 'log_probs' lacks a value, or holds one of a wrong "
+                "kind"
+            )
+        window = [None] * entry.start + list(entry.predicted) + [None] * count
+        predictions.append(window[:count])
+    final_pass = _final_passes(sentence, predictions)
+    finals = []
     for position, number in enumerate(final_pass):
-        one = predictions[number - 1][position] if number <= len(entries) else None
-        if one is None:
+        cell = predictions[number - 1][position] if number <= len(predictions) else None
+        if cell is None:
             raise UsageError(
                 f"{name} contradicts itself: what it commits at position {position} is not what "
                 "the model predicted there"
             )
-        found.append(one)
-    return DependencyGraph(
-        name=name,
-        decoding=decoding,
-        flags=sentence.flags,
-        tokens=tokens,
-        num_passes=len(entries),
-        final_pass=final_pass,
-        log_probs=[one.log_prob for one in found],
-        runner_up=[one.runner_up for one in found],
-        runner_up_log_probs=[one.runner_up_log_prob for one in found],
-        predictions=predictions,
-        starts=starts,
-    )
+        finals.append(cell)
+    return DependencyGraph(sentence, decoding, final_pass, predictions, finals)
 
 
-def _predictions(entry: Mapping[str, Any], length: int, where: str) -> list[Prediction | None]:
-    """Return what a pass predicted at each position of an output of ``length`` tokens."""
-    row: list[Prediction | None] = [None] * length
-    count = len(entry["verifier"])
-    columns = [_column(entry, key, count, where) for key in _COLUMNS]
-    for i, values in enumerate(zip(entry["verifier"], *columns)):
-        if entry["start"] + i < length:
-            row[entry["start"] + i] = Prediction(*values)
-    return row
+def _is_right(
+    sentence: Sentence, predictions: list[list[Cell | None]], number: int, position: int
+) -> bool:
+    """Return whether a pass (from 1) has the output's token at a position (from 0)."""
+    cell = predictions[number - 1][position]
+    if cell is None:
+        return position < sentence.passes[number - 1].start
+    return cell.token == sentence.output[position]
 
 
-def _is_log_prob(value: Any) -> bool:
-    """Return whether a value is the logarithm of a probability, but for rounding; not NaN."""
-    return type(value) in (float, int) and -LARGEST < value < 1e-3
-
-
-def _is_log_prob_or_null(value: Any) -> bool:
-    return value is None or _is_log_prob(value)
-
-
-def _is_token_or_null(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-#: Fields of a pass with a value for each predicted token, and the check of a value.
-_COLUMNS: dict[str, Callable[[Any], bool]] = {
-    "log_probs": _is_log_prob,
-    "runner_up": _is_token_or_null,
-    "runner_up_log_probs": _is_log_prob_or_null,
-}
-
-
-def _column(entry: Mapping[str, Any], key: str, count: int, where: str) -> list[Any]:
-    """Return one of these fields, checked."""
-    values = entry.get(key)
-    if type(values) is not list or len(values) != count:
-        raise UsageError(f"{where}: {key!r} is missing or no list of {count}, one per prediction")
-    if not all(map(_COLUMNS[key], values)):
-        raise UsageError(f"{where}: {key!r} holds a value of a wrong kind")
-    return values
-
-
-def _final_passes(
-    tokens: list[str], predictions: list[list[Prediction | None]], starts: list[int]
-) -> list[int]:
+def _final_passes(sentence: Sentence, predictions: list[list[Cell | None]]) -> list[int]:
     """Return for each position the pass from which on every pass has the output's token there.
 
     If the last pass has another token, this is the number of passes plus one.
     """
-    final = [len(predictions) + 1] * len(tokens)
-    still = [True] * len(tokens)
-    for number in range(len(predictions), 0, -1):
-        row, start = predictions[number - 1], starts[number - 1]
-        for position, token in enumerate(tokens):
-            one = row[position]
-            right = position < start if one is None else one.token == token
-            still[position] = still[position] and right
-            if still[position]:
-                final[position] = number
+    final = []
+    for position in range(len(sentence.output)):
+        number = len(predictions) + 1
+        while number > 1 and _is_right(sentence, predictions, number - 1, position):
+            number -= 1
+        final.append(number)
     return final
 
 
@@ -279,4 +235,5 @@ def as_text(graph: DependencyGraph, source: Sequence[str] | None = None) -> str:
 
 def heading(graph: DependencyGraph) -> str:
     """Return a sentence's name and its decoding with flags."""
-    return f"{printable(graph.name)} ({' '.join([graph.decoding, *typed(graph.flags)])})"
+    how = " ".join([graph.decoding, *typed(graph.sentence.flags)])
+    return f"{printable(graph.sentence.name)} ({how})"

@@ -73,9 +73,9 @@ def sentence_text(sentence: Sentence, color: bool, width: int | None = None) -> 
     lines = [printable(f"{sentence.name} ({sentence.decoding})")]
     source = ["(not in the trace)"] if sentence.source is None else sentence.source
     lines += _grid(["source"], [[_shown(Cell(t, State.ACCEPTED), color)] for t in source], width)
-    for one in sentence.passes:
-        labels = [f"{one.number:>4} {letter}" for letter in "DV"]
-        lines += _grid(labels, _columns(one, color), width)
+    for each in sentence.passes:
+        labels = [f"{each.number:>4} {letter}" for letter in "DV"]
+        lines += _grid(labels, _columns(each, color), width)
     output = [[_shown(Cell(t, State.ACCEPTED), color)] for t in sentence.output]
     lines += _grid(["output"], output, width)
     return "\n".join([*lines, sentence.summary])
@@ -128,18 +128,18 @@ def _shown(cell: Cell | None, color: bool) -> Shown:
     return text, display_width(token if color else text)
 
 
-def _columns(one: Pass, color: bool) -> list[list[Shown]]:
+def _columns(entry: Pass, color: bool) -> list[list[Shown]]:
     """Return D above V for each position; without colour, a bar follows earlier passes' tokens.
 
     Only the last of the earlier passes' tokens are shown.
     """
-    first = one.start - BEFORE if one.start > MOST_BEFORE else 0
+    first = entry.start - BEFORE if entry.start > MOST_BEFORE else 0
     count = f"({first} tokens)" if first else ""
     columns: list[list[Shown]] = [[(count, len(count))] * 2] if first else []
-    for i in range(first, max(len(one.draft), len(one.verifier))):
-        if i == one.start > 0 and not color:
+    for i in range(first, max(len(entry.draft), len(entry.verifier))):
+        if i == entry.start > 0 and not color:
             columns.append([("|", 1), ("|", 1)])
-        pair = [line[i] if i < len(line) else None for line in (one.draft, one.verifier)]
+        pair = [line[i] if i < len(line) else None for line in (entry.draft, entry.verifier)]
         columns.append([_shown(cell, color) for cell in pair])
     return columns
 

@@ -30,29 +30,31 @@ def read_tree(record: Record, where: str) -> list[Node]:
     Raises:
         UsageError: it has no tree, or one that contradicts itself.
     """
-    found: list[Node] = []
+    nodes: list[Node] = []
     for number, entry in enumerate(record.get("trace") or [], start=1):
         if "tree" not in entry:
-            raise UsageError(f"{where}: --tree needs a trace of a decoder that drafts with --beam")
-        for one in field(entry, "tree", list, where):
-            fits = isinstance(one, list) and list(map(type, one)) == [str, int, bool]
-            if not fits or not (-1 <= one[1] < len(found)) or (one[1] < 0 and found):
-                raise UsageError(f"{where}, pass {number}: got {one!r}; allowed: a node of a tree")
-            word, parent, kept = one
-            found.append(Node(word, parent, kept, number))
-    return found
+            raise UsageError(
+                f"{where}: --kind tree needs a trace of a decoder that drafts with --beam"
+            )
+        for item in field(entry, "tree", list, where):
+            fits = isinstance(item, list) and list(map(type, item)) == [str, int, bool]
+            if not fits or not (-1 <= item[1] < len(nodes)) or (item[1] < 0 and nodes):
+                raise UsageError(f"{where}, pass {number}: got {item!r}; allowed: a node of a tree")
+            word, parent, kept = item
+            nodes.append(Node(word, parent, kept, number))
+    return nodes
 
 
 def best_path(nodes: Sequence[Node], output: Sequence[str]) -> set[int]:
     """Return the nodes of an output, with the first input's."""
-    at, found = 0, {0}
+    at, path = 0, {0}
     for word in output:
-        behind = (n for n, one in enumerate(nodes) if one.parent == at and one.word == word)
+        behind = (n for n, node in enumerate(nodes) if node.parent == at and node.word == word)
         at = next(behind, -1)
         if at < 0:
             break
-        found.add(at)
-    return found
+        path.add(at)
+    return path
 
 
 def places(nodes: Sequence[Node], first: set[int]) -> list[tuple[int, int]]:
@@ -63,20 +65,20 @@ def places(nodes: Sequence[Node], first: set[int]) -> list[tuple[int, int]]:
         first: nodes that are straight behind the one before them.
     """
     behind: list[list[int]] = [[] for _ in nodes]
-    for number, one in enumerate(nodes):
-        if one.parent >= 0:
-            behind[one.parent].append(number)
-    found, rows, stack = [(0, 0)] * len(nodes), 0, [(0, 0, 0)]
+    for number, node in enumerate(nodes):
+        if node.parent >= 0:
+            behind[node.parent].append(number)
+    corners, rows, stack = [(0, 0)] * len(nodes), 0, [(0, 0, 0)]
     while stack:
-        node, column, row = stack.pop()
+        number, column, row = stack.pop()
         if row < 0:
             rows += 1
             row = rows
-        found[node] = (column, row)
-        order = sorted(behind[node], key=lambda n: (n not in first, not nodes[n].kept, n))
+        corners[number] = (column, row)
+        order = sorted(behind[number], key=lambda n: (n not in first, not nodes[n].kept, n))
         # The first one stays in this row; the others begin rows below all that is behind it.
         stack += [(n, column + 1, row if i == 0 else -1) for i, n in enumerate(order)][::-1]
-    return found
+    return corners
 
 
 def state(nodes: Sequence[Node], number: int, best: set[int]) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from ...errors import UsageError
 from ...records import Record, count, counts
+from ..analysis.acceptance_by_position import Position, as_table
+from ..analysis.promises import OTHER_DTYPE, promise_of
 from ..data.table import Cells, Table
-from .acceptance_by_position import Position
-from .promises import OTHER_DTYPE, promise_of
 from .symbols import typed
 from .trace_view import Sentence
 
@@ -18,6 +18,14 @@ RESCUED = "rescued"
 #: Verdicts of an audit on a sentence.
 IDENTICAL, TIES, BEYOND = "identical", "ties", "beyond ties"
 VERDICTS = (IDENTICAL, TIES, OTHER_DTYPE, BEYOND)
+
+#: The counts of a sentence.
+COUNTS: dict[str, Callable[[Record], int]] = {
+    "tokens": lambda record: count(record, "num_tokens"),
+    "passes": lambda record: count(record, "decoder_passes"),
+    "drafted": lambda record: sum(counts(record, "num_drafted")),
+    "accepted": lambda record: sum(counts(record, "num_accepted")),
+}
 
 
 @dataclass
@@ -39,8 +47,25 @@ class Tally:
 
     @property
     def kind(self) -> str:
-        """Return a key of ``KINDS``."""
+        """Return a key of ``report.KINDS``."""
         return "trace" if self.has_passes else "statistics"
+
+    @property
+    def decodings(self) -> list[str]:
+        """The methods, without their flags."""
+        return list(dict.fromkeys(decoding for decoding, _ in self.methods))
+
+    @property
+    def notes(self) -> list[str]:
+        """The methods with their flags and numbers of sentences."""
+        return [
+            f"`{' '.join(filter(None, how))}`: sentences: {n}" for how, n in self.methods.items()
+        ]
+
+    @property
+    def tables(self) -> list[Table]:
+        """Counts per sentence, and acceptance by position."""
+        return [self._per_sentence(), *([as_table(self.positions)] if self.positions else [])]
 
     def add(self, record: Record, sentence: Sentence | None) -> None:
         """Count one sentence.
@@ -50,13 +75,16 @@ class Tally:
             sentence: read from the record; None for statistics.
 
         Raises:
-            UsageError: it lacks a count.
+            UsageError: a field is missing or malformed.
         """
         for name, number in COUNTS.items():
             self.counts.setdefault(name, []).append(number(record))
         if sentence is not None:
             self.counts.setdefault(RESCUED, []).append(sentence.rescued)
-        self.methods[method(record)] += 1
+        decoding, flags = record.get("decoding"), record.get("flags", {})
+        if not isinstance(decoding, str) or not isinstance(flags, dict):
+            raise UsageError("'decoding' or 'flags' is missing or not what it should be")
+        self.methods[decoding, " ".join(typed(flags))] += 1
         promise = promise_of(record)
         self.promises[promise] += 1
         audit = record.get("audit")
@@ -68,44 +96,14 @@ class Tally:
                 verdict = IDENTICAL if audit.get("identical") else TIES
             self.audits[verdict] += 1
 
-
-#: The counts of a sentence.
-COUNTS: dict[str, Callable[[Record], int]] = {
-    "tokens": lambda record: count(record, "num_tokens"),
-    "passes": lambda record: count(record, "decoder_passes"),
-    "drafted": lambda record: sum(counts(record, "num_drafted")),
-    "accepted": lambda record: sum(counts(record, "num_accepted")),
-}
-
-
-def method(record: Record) -> tuple[str, str]:
-    """Return a record's decoding and its flags as typed, without those that are off.
-
-    Raises:
-        UsageError: a field is missing or malformed.
-    """
-    decoding, flags = record.get("decoding"), record.get("flags", {})
-    if not isinstance(decoding, str) or not isinstance(flags, dict):
-        raise UsageError("'decoding' or 'flags' is missing or not what it should be")
-    return decoding, " ".join(typed(flags))
-
-
-def decodings(one: Tally) -> list[str]:
-    """Return the methods of a file, without their flags."""
-    return list(dict.fromkeys(decoding for decoding, _ in one.methods))
-
-
-def totals(tallies: Sequence[Tally]) -> Table:
-    """Return the table of all traces and statistics, a row for each."""
-    audited = any(one.audits for one in tallies)
-    rows = []
-    for one in tallies:
-        sums = {name: sum(counts) for name, counts in one.counts.items()}
+    def row(self, audited: bool) -> Cells:
+        """Return the file's row of ``totals``."""
+        sums = {name: sum(numbers) for name, numbers in self.counts.items()}
         row: Cells = {
-            "file": one.name,
-            "decoding": "; ".join(decodings(one)),
-            "promise": "; ".join(one.promises),
-            "sentences": one.methods.total(),
+            "file": self.name,
+            "decoding": "; ".join(self.decodings),
+            "promise": "; ".join(self.promises),
+            "sentences": self.methods.total(),
             "tokens": sums["tokens"],
             "passes": sums["passes"],
             "tokens_per_pass": ratio(sums["tokens"], sums["passes"]),
@@ -115,9 +113,23 @@ def totals(tallies: Sequence[Tally]) -> Table:
             RESCUED: sums.get(RESCUED),
         }
         if audited:
-            row["audited"] = one.audits.total()
-            row |= {v.replace(" ", "_"): one.audits[v] if one.audits else None for v in VERDICTS}
-        rows.append(row)
+            row["audited"] = self.audits.total()
+            row |= {v.replace(" ", "_"): self.audits[v] if self.audits else None for v in VERDICTS}
+        return row
+
+    def _per_sentence(self) -> Table:
+        """Return the table of counts per sentence."""
+        tokens, passes = self.counts["tokens"], self.counts["passes"]
+        rows = [_spread(name, values, sum(values)) for name, values in self.counts.items()]
+        rates = [t / p for t, p in zip(tokens, passes, strict=True) if p]
+        if rates:
+            rows.insert(2, _spread("tokens per pass", rates, ratio(sum(tokens), sum(passes))))
+        return Table.of(rows, "Sentences")
+
+
+def totals(tallies: Sequence[Tally]) -> Table:
+    """Return the table of all traces and statistics, a row for each."""
+    audited = any(tally.audits for tally in tallies)
     notes = [
         "tokens: with `</s>`. passes: of the decoder. drafted, accepted: guessed tokens, and the "
         "accepted ones, including those after the end of a sentence. rescued: accepted, though not "
@@ -132,7 +144,7 @@ def totals(tallies: Sequence[Tally]) -> Table:
             "tokens' log-probabilities differ by less than 1e-4; other dtype: they differ, but may "
             "agree in fp32; beyond ties: they differ otherwise."
         )
-    return Table.of(rows, "Traces and statistics", notes)
+    return Table.of([tally.row(audited) for tally in tallies], "Traces and statistics", notes)
 
 
 def ratio(part: int, whole: int) -> float | None:
@@ -140,23 +152,13 @@ def ratio(part: int, whole: int) -> float | None:
     return round(part / whole, 2) if whole else None
 
 
-def per_sentence(one: Tally) -> Table:
-    """Return the table of counts per sentence of one file."""
-    tokens, passes = one.counts["tokens"], one.counts["passes"]
-    rows = [_spread(name, values, sum(values)) for name, values in one.counts.items()]
-    rates = [t / p for t, p in zip(tokens, passes, strict=True) if p]
-    if rates:
-        rows.insert(2, _spread("tokens per pass", rates, ratio(sum(tokens), sum(passes))))
-    return Table.of(rows, "Sentences")
-
-
 def _spread(name: str, values: Sequence[float], total: float | None) -> Cells:
     """Return one row: the distribution of a count over sentences."""
-    return {
-        "per_sentence": name,
-        "total": total,
-        "mean": round(statistics.fmean(values), 2),
-        "median": round(statistics.median(values), 2),
-        "lowest": round(min(values), 2),
-        "highest": round(max(values), 2),
+    spread = {
+        "mean": statistics.fmean(values),
+        "median": statistics.median(values),
+        "lowest": min(values),
+        "highest": max(values),
     }
+    row: Cells = {"per_sentence": name, "total": total}
+    return row | {key: round(value, 2) for key, value in spread.items()}
