@@ -29,6 +29,11 @@ class ExactMatch:
         own = type(self)
         return own.accept is ExactMatch.accept and own.passes is ExactMatch.passes
 
+    @property
+    def known_to_library(self) -> bool:
+        """Whether the native loop has this rule."""
+        return type(self) in (ExactMatch, Unchanged)
+
     def passes(self, draft: Tensor, scored: Scored) -> Tensor:
         """Return which tokens pass by themselves, whatever is before them, B×K; see ``accept``."""
         return draft.eq(scored.tokens[:, : draft.size(1)])

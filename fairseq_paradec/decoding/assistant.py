@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ..engine.chunk import ChunkScorer
 from ..engine.masks import Tree
+from ..engine.native.drafts import NativeDrafting
+from ..engine.native.library import Drafted, DraftedBy
 from ..engine.projection import DraftProjection
 from ..errors import nan_error
 from ..row import Row
@@ -77,6 +79,22 @@ class AssistantDrafter(Drafter):
         drafts, scores, probs = written
         confidences = [list(map(math.exp, row)) for row in scores] if self.traced else None
         return Proposal(drafts, num_to_score(drafts, self.rules.eos), confidences, probs)
+
+    def natively(self) -> NativeDrafting | None:
+        """Describe the drafter to the native loop, unless it draws or is traced."""
+        part = self.projection.part(self.scorer.projection, self.rules)
+        if self.sampling is not None or self.traced or not self.scorer.writes(part):
+            return None
+        how = Drafted(
+            by=DraftedBy.TOKENS,
+            joined=self.scorer.joined,
+            most=self.sizes.most,
+            adaptive=self.sizes.adaptive,
+            least=self.least,
+            normalised=self.least > -math.inf,
+            positions=self.scorer.decoder.max_positions(),
+        )
+        return NativeDrafting(how, self.scorer, part.linear)
 
     def _counts(self, rows: Sequence[Row]) -> list[int]:
         """Return how many tokens in a row may be drafted for each row."""

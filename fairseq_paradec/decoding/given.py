@@ -10,8 +10,9 @@ the acceptance rule and the loop are those of every drafter, so the output is gr
 
 from collections.abc import Sequence
 
+from ..engine.native.drafts import NativeDrafting
 from ..row import Row
-from .loop import Drafter, Proposal, Verdict, num_to_score
+from .loop import Drafter, Proposal, Verdict, native_form, num_to_score
 
 
 def taken_up(given: Sequence[int], tokens: Sequence[int], place: int) -> int | None:
@@ -89,6 +90,10 @@ class GivenDrafter(Drafter):
             ]
             scored = [1 + len(row) for row in pick]
         return Proposal(pick, scored, confidences, parents=parents)
+
+    def natively(self) -> NativeDrafting | None:
+        """Describe the other drafter: the library follows the rows' earlier outputs itself."""
+        return native_form(self.behind)
 
     def observe(self, verdict: Verdict) -> None:
         """Move on, and say to the other drafter which drafts were its own."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from ..engine.native.drafts import NativeDrafting
 from ..records import PassRecord
 from ..row import Row
 from ..token_rules import Positions, Scored, TokenRules, starts_of
@@ -88,6 +89,10 @@ class Drafter(abc.ABC):
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Draft the tokens that follow each row's committed ones."""
 
+    def natively(self) -> NativeDrafting | None:
+        """Describe the drafter to the native loop; None, the default: it does not know it."""
+        return None
+
     def observe(self, verdict: Verdict) -> None:  # noqa: B027
         """Read the verifier's answer; the default does nothing."""
 
@@ -97,6 +102,22 @@ class Drafter(abc.ABC):
         Args:
             stay: indices in the last proposal of the rows that stay, in order.
         """
+
+
+def native_form(drafter: Drafter) -> NativeDrafting | None:
+    """Return what describes a drafter to the native loop; None: the library does not know it.
+
+    A class that drafts otherwise than the one that it inherits the description from is not known.
+    """
+    kinds = type(drafter).__mro__
+
+    def owner(name: str) -> type:
+        return next(kind for kind in kinds if name in vars(kind))
+
+    described = owner("natively")
+    if all(issubclass(described, owner(name)) for name in ("propose", "observe", "drop")):
+        return drafter.natively()
+    return None
 
 
 class Verifier(Protocol):

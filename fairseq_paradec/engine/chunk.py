@@ -199,13 +199,19 @@ class ChunkScorer:
             return out
         return self._encoder(net_input)
 
-    def add(self, net_input: dict[str, Tensor]) -> None:
+    def add(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
         """Run the encoder for further sentences, whose rows go behind those of the batch.
 
         ``writes`` says whether it can. At least so many rows must have left. ``encoder_out`` stays
-        that of the batch's beginning.
+        that of the batch's beginning; that of the sentences is returned.
         """
-        self.cache.add(*self._states(self._encode(net_input)))
+        encoder_out = self._encode(net_input)
+        self.add_encoded(encoder_out)
+        return encoder_out
+
+    def add_encoded(self, encoder_out: dict[str, Any]) -> None:
+        """Take an encoder's output for further sentences; see ``add``."""
+        self.cache.add(*self._states(encoder_out))
 
     def start(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output, in fairseq's layout, and start an empty cache."""

@@ -18,9 +18,11 @@ from ..decoding.acceptance import ExactMatch
 from ..decoding.audit import Audit
 from ..decoding.given import GivenDrafter
 from ..decoding.hypotheses import hypothesis
-from ..decoding.loop import Drafter, draft_and_verify
+from ..decoding.loop import Drafter, draft_and_verify, native_form
 from ..decoding.provenance import NATIVE, TORCH, provenance
 from ..decoding.sampling import Sampling
+from ..engine.chunk import ChunkScorer
+from ..engine.native.drafts import DrafterIsNan, NativeDrafting, native_drafts
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import Engine
 from ..errors import UsageError, excludes, nan_error, option_error
@@ -391,15 +393,36 @@ class ParallelDecoder(Decoder):
         return self._hypotheses(rows, rules)
 
     def _write(self, rows: Sequence[Row], rules: TokenRules, drafter: Drafter) -> None:
-        """Run the loop; the encoder has run."""
-        accept = self.acceptance()
+        """Run the loop, in the native library if it can; the encoder has run."""
+        accept, scorer = self.acceptance(), self.scorer
+        watched = self.record_tokens or any(row.watch is not None for row in rows)
+        drafting = None
+        if accept.known_to_library and self.sampling is None and not watched:
+            drafting = native_form(drafter)
+        if isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection) and drafting:
+            return self._write_natively(scorer, rows, rules, drafting)
         draft_and_verify(
             self.scorer, rows, drafter, accept, rules, self.record_tokens, self.sampling
         )
 
+    def _write_natively(
+        self, scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules, drafting: NativeDrafting
+    ) -> None:
+        """Run the native loop."""
+        try:
+            native_drafts(scorer, drafting, rows, rules, self._encode_more)
+        except DrafterIsNan as error:
+            flag = "--path" if self.helper is None else "--drafter-path"
+            raise nan_error(flag, [drafting.scorer.model]) from error
+
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder."""
         self.scorer.encode(net_input)
+
+    def _encode_more(self, net_input: dict[str, Tensor]) -> None:
+        """Run the encoder for sentences that enter the batch."""
+        assert isinstance(self.scorer, ChunkScorer)
+        self.scorer.add(net_input)
 
 
 def check_lengths(config: DecodingConfig, max_len: int) -> None:

@@ -74,6 +74,17 @@ class DraftedDecoder(ParallelDecoder):
         name = f"drafts of {id(self.drafter)} in {self.draft_engine.dtype}"
         self.draft_scorer = self._one_of(scorers, name, self.draft_scorer)
 
+    def _encode_more(self, net_input: dict[str, Tensor]) -> None:
+        """Run the encoders for sentences that enter the batch; see ``_encode``."""
+        assert isinstance(self.scorer, ChunkScorer)
+        encoder_out = self.scorer.add(net_input)
+        if self.draft_scorer.joined:
+            return
+        if self.on_verifiers_encoder:
+            self.draft_scorer.add_encoded(encoder_out)
+        else:
+            self.draft_scorer.add(net_input)
+
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder, and the drafter's encoder if it has its own."""
         self.scorer.encode(net_input)

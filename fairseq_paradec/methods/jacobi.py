@@ -30,10 +30,20 @@ from ..decoding.acceptance import ExactMatch, Unchanged
 from ..decoding.drafting import BlockSizes
 from ..decoding.guesses import Guesses, check_first_guess
 from ..decoding.loop import Drafter, Proposal, Verdict
+from ..engine.native.drafts import NativeDrafting
+from ..engine.native.library import Drafted, DraftedBy, Window
 from ..row import Row
 from ..token_rules import TokenRules
 from .base import ParallelDecoder
 from .greedy import greedy_lengths
+
+#: First guesses, in the order of the library's ``FirstGuess``.
+FIRST_GUESSES = ("pad", "bos", "source-copy", "ngram")
+
+
+def first_length(row: Row) -> int:
+    """Return the length of a row's first block under ``pj``."""
+    return max(1, len(row.source))
 
 
 class JacobiDrafter(Drafter):
@@ -71,6 +81,25 @@ class JacobiDrafter(Drafter):
             is_last = self.whole_blocks and self.passes[b] + 1 == len(block)
             tokens.append(block[:-1] if is_last else block)
         return Proposal(tokens, num_scored)
+
+    def natively(self) -> NativeDrafting:
+        """Describe the drafter to the native loop."""
+        config = self.config
+        doubling, last = config.decoding == "pj", config.hybrid_length
+        window = Window.SLIDING if config.jacobi_window == "sliding" else Window.BLOCKS
+        how = Drafted(
+            by=DraftedBy.GUESSES,
+            most=self.sizes.most,
+            adaptive=self.sizes.adaptive,
+            window=Window.DOUBLING if doubling else window,
+            hybrid=-1 if last is None else last,
+            whole=self.whole_blocks,
+            first=FIRST_GUESSES.index(config.jacobi_init),
+        )
+        oracle = config.jacobi_length == "oracle"
+        if oracle:
+            return NativeDrafting(how, length=lambda row: self.lengths[row.index], takes_more=False)
+        return NativeDrafting(how, length=lambda row: first_length(row) if doubling else 0)
 
     def observe(self, verdict: Verdict) -> None:
         """Take the predictions that are not final as the next iterate."""
@@ -123,7 +152,7 @@ class JacobiDecoder(ParallelDecoder):
         self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
     ) -> JacobiDrafter:
         """Return the drafter; for ``--jacobi-length oracle`` greedy search runs first."""
-        lengths = [max(1, len(row.source)) for row in rows]
+        lengths = list(map(first_length, rows))
         if self.config.jacobi_length == "oracle":
             self._encode(net_input)
             lengths = greedy_lengths(self.scorer, rows, rules)

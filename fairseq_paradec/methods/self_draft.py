@@ -22,6 +22,7 @@ from torch import Tensor
 from ..config import DecodingConfig
 from ..decoding.assistant import AssistantDrafter
 from ..decoding.loop import Proposal, Verdict
+from ..engine.native.drafts import NativeDrafting
 from ..errors import option_error
 from ..row import Row
 from ..token_rules import TokenRules
@@ -76,6 +77,10 @@ class SelfDrafter(AssistantDrafter):
         if self.scorer.joined:
             self.scorer.keep(lengths)
         return proposal
+
+    def natively(self) -> NativeDrafting | None:
+        """Describe the drafter to the native loop, in which committed tokens alone count, too."""
+        return super().natively()
 
     def observe(self, verdict: Verdict) -> None:
         """Adapt the blocks; a cache of its own keeps the accepted tokens."""

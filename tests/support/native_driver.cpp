@@ -159,6 +159,31 @@ int main() {
                 for (int32_t one : found_of) if (one < 0 || one > width_of_beam) return 1;
                 for (int b = 0; b < rows; ++b) if (passes[b] < 1 || passes[b] > limits_of[b] + 1) return 1;
             }
+            // Rows that are drafted by nothing, by the model itself, by guesses, or by an earlier output.
+            const int limit = std::min(between(3, 12), slots - 1);  // at least the minimal length
+            const int given_length = turn % 2 * 5, window = turn % 9 / 3;
+            // A whole block converges where it stays, and nothing else is drafted.
+            const int whole = turn % 5 == 2 && given_length == 0 && window != SLIDING;
+            const Drafted how{turn % 3, turn % 2, between(1, 6), turn % 2, -3.0f, 1, between(4, 40), window,
+                              turn % 4 ? -1 : 3, whole, turn % 4, 2, turn % 4, turn % 3};
+            DraftLoop* loop = paradec_drafts_new(&how, &rules);
+            const Reader reader{stack, map, &own_store, source};
+            const Until until{turn % 2 * 50, turn % 3 == 0};
+            for (int b = 0; b < rows; ++b) {
+                const std::vector<int64_t> given{3, 4, 3, 4, 2}, prefix{1, 3}, text{4, 5, 2};
+                const Entry entry{limit, prefix.data(), given.data(), text.data(), turn % 3, given_length,
+                                  3, between(1, 5), places[b], places[b], places[b], places[b]};
+                if (paradec_drafts_add(loop, &entry) != b) return 1;
+            }
+            int status = TIME_IS_UP;
+            while (status == TIME_IS_UP || status == ONE_ENDED) status = paradec_drafts_run(loop, &reader, &reader, &until, threads);
+            if (status == NO_ROOM ? paradec_drafts_slots(loop) <= slots : status != ALL_ENDED && status != DRAFTER_IS_NAN) return 1;
+            for (int b = 0; b < rows; ++b) {
+                Written text;
+                paradec_drafts_written(loop, b, &text);
+                if (status == ALL_ENDED && (!text.ended || text.length > limit + 1 || text.tokens[text.length - 1] != 2)) return 1;
+            }
+            paradec_drafts_free(loop);
             tokens[0] = turn % 2 ? words : -1;
             chunk.counts = nullptr;
             if (paradec_pass(stack, &chunk, &own_store, source, states.data(), threads) != 2) return 1;

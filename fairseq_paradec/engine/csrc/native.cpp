@@ -6,8 +6,8 @@
 #include <new>
 #include <string>
 
+#include "draft.h"
 #include "search_drafts.h"
-#include "write.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -51,7 +51,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 7;
+constexpr int32_t VERSION = 8;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -88,7 +88,18 @@ std::string layout() {
            AT(Search, words_a_step) + AT(Search, pairs) + AT(Search, starts) + AT(Search, divisors) +
            AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
            AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores) +
-           SIZE(Drafting) + AT(Drafting, depth) + AT(Drafting, joined) + AT(Drafting, rounds);
+           SIZE(Drafting) + AT(Drafting, depth) + AT(Drafting, joined) + AT(Drafting, rounds) +
+           SIZE(Drafted) + AT(Drafted, by) + AT(Drafted, joined) + AT(Drafted, most) + AT(Drafted, adaptive) +
+           AT(Drafted, least) + AT(Drafted, normalised) + AT(Drafted, positions) + AT(Drafted, window) +
+           AT(Drafted, hybrid) + AT(Drafted, whole) + AT(Drafted, first) + AT(Drafted, start) +
+           AT(Drafted, min_length) + AT(Drafted, forced_length) +
+           SIZE(Entry) + AT(Entry, limit) + AT(Entry, prefix) + AT(Entry, given) + AT(Entry, source) +
+           AT(Entry, prefix_length) + AT(Entry, given_length) + AT(Entry, source_length) + AT(Entry, length) +
+           AT(Entry, own_row) + AT(Entry, source_row) + AT(Entry, draft_own_row) + AT(Entry, draft_source_row) +
+           SIZE(Written) + AT(Written, tokens) + AT(Written, scores) + AT(Written, passes) + AT(Written, length) +
+           AT(Written, num_passes) + AT(Written, ended) +
+           SIZE(Reader) + AT(Reader, stack) + AT(Reader, projection) + AT(Reader, own) + AT(Reader, source) +
+           SIZE(Until) + AT(Until, milliseconds) + AT(Until, any);
 }
 
 }  // namespace
@@ -280,3 +291,32 @@ API int paradec_search_drafts(const Stack* stack, const Linear* projection, cons
 } catch (const std::bad_alloc&) {
     return 1;
 }
+
+// Decode a batch by drafts; see DraftLoop.
+API DraftLoop* paradec_drafts_new(const Drafted* how, const Rules* rules) try {
+    return new DraftLoop(*how, *rules);
+} catch (const std::bad_alloc&) {
+    return nullptr;
+}
+
+API void paradec_drafts_free(DraftLoop* loop) { delete loop; }
+
+// Let a sentence enter; its number, or -1 if memory is short.
+API int paradec_drafts_add(DraftLoop* loop, const Entry* entry) try {
+    return loop->add(*entry);
+} catch (const std::bad_alloc&) {
+    return -1;
+}
+
+// Go on until one of `Returned` happens; drafter: null if what drafts is no model.
+API int paradec_drafts_run(DraftLoop* loop, const Reader* verifier, const Reader* drafter, const Until* until, int threads) try {
+    static const Reader none{};
+    return loop->run(*verifier, drafter == nullptr ? none : *drafter, *until, working(threads));
+} catch (const std::bad_alloc&) {
+    return NO_MEMORY;
+}
+
+// The slots that each row of a cache needs before the next round.
+API int paradec_drafts_slots(const DraftLoop* loop) { return loop->slots(); }
+
+API void paradec_drafts_written(const DraftLoop* loop, int number, Written* written) { *written = loop->written(number); }

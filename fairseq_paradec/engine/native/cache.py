@@ -117,10 +117,14 @@ class NativeCache:
 
     def make_room(self, width: int) -> None:
         """Let a chunk of so many tokens fit behind each row."""
-        end, capacity = max(self.lengths) + width, self.capacity
-        if end > capacity:
-            while capacity < end:
-                capacity *= 2
+        self.reserve(max(self.lengths) + width)
+
+    def reserve(self, slots: int) -> None:
+        """Let each row have at least so many slots."""
+        capacity = self.capacity
+        while capacity < slots:
+            capacity *= 2
+        if capacity > self.capacity:
             self._enlarge(self.keys.size(1), capacity)
 
     def _enlarge(self, places: int, slots: int) -> None:

@@ -167,9 +167,82 @@ class Drafting(ctypes.Structure):
     _fields_ = [("depth", c_int), ("joined", c_int), ("rounds", c_void_p)]
 
 
+class Drafted(ctypes.Structure):
+    """How a batch is drafted; see ``Drafted`` in csrc/draft.h."""
+
+    _fields_ = [
+        ("by", c_int),
+        ("joined", c_int),
+        ("most", c_int),
+        ("adaptive", c_int),
+        ("least", c_float),
+        ("normalised", c_int),
+        ("positions", c_int),
+        ("window", c_int),
+        ("hybrid", c_int),
+        ("whole", c_int),
+        ("first", c_int),
+        ("start", c_int64),
+        ("min_length", c_int),
+        ("forced_length", c_int),
+    ]
+
+
+class Entry(ctypes.Structure):
+    """A sentence that enters; see ``Entry`` in csrc/draft.h."""
+
+    _fields_ = [
+        ("limit", c_int),
+        ("prefix", c_void_p),
+        ("given", c_void_p),
+        ("source", c_void_p),
+        ("prefix_length", c_int),
+        ("given_length", c_int),
+        ("source_length", c_int),
+        ("length", c_int),
+        ("own_row", c_int),
+        ("source_row", c_int),
+        ("draft_own_row", c_int),
+        ("draft_source_row", c_int),
+    ]
+
+
+class Written(ctypes.Structure):
+    """What a row has written; see ``Written`` in csrc/draft.h."""
+
+    _fields_ = [
+        ("tokens", ctypes.POINTER(c_int64)),
+        ("scores", ctypes.POINTER(c_float)),
+        ("passes", ctypes.POINTER(ctypes.c_int32)),
+        ("length", c_int),
+        ("num_passes", c_int),
+        ("ended", c_int),
+    ]
+
+
+class Reader(ctypes.Structure):
+    """A model in one batch; see ``Reader`` in csrc/draft.h."""
+
+    _fields_ = [
+        ("stack", c_void_p),
+        ("projection", c_void_p),
+        ("own", c_void_p),
+        ("source", c_void_p),
+    ]
+
+
+class Until(ctypes.Structure):
+    """When a call returns early; see ``Until`` in csrc/draft.h."""
+
+    _fields_ = [("milliseconds", c_int), ("any", c_int)]
+
+
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
-STRUCTURES = (Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting)
-VERSION = 7
+STRUCTURES = (
+    *(Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting),
+    *(Drafted, Entry, Written, Reader, Until),
+)
+VERSION = 8
 
 
 class MapOf(enum.IntEnum):
@@ -194,6 +267,24 @@ class Limit(enum.IntFlag):
     """Limits of one position; csrc's bits in choose.h."""
 
     NO_END, ONLY_END, NOT_SUPPRESSED = 1, 2, 4
+
+
+class DraftedBy(enum.IntEnum):
+    """What drafts; csrc's ``DraftedBy``."""
+
+    NOTHING, TOKENS, GUESSES = range(3)
+
+
+class Window(enum.IntEnum):
+    """The blocks of Jacobi decoding; csrc's ``Window``."""
+
+    DOUBLING, BLOCKS, SLIDING = range(3)
+
+
+class Returned(enum.IntEnum):
+    """Why a call of the loop has returned; csrc's ``Returned``."""
+
+    ALL_ENDED, NO_MEMORY, NO_WORD, NO_ROOM, ONE_ENDED, TIME_IS_UP, DRAFTER_IS_NAN = range(7)
 
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -227,6 +318,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_extend": (c_int, [c_void_p] * 3),
     "paradec_search": (c_int, [c_void_p] * 5 + [c_int]),
     "paradec_search_drafts": (c_int, [c_void_p] * 9 + [c_int]),
+    "paradec_drafts_new": (c_void_p, [c_void_p] * 2),
+    "paradec_drafts_free": (None, [c_void_p]),
+    "paradec_drafts_add": (c_int, [c_void_p] * 2),
+    "paradec_drafts_run": (c_int, [c_void_p] * 4 + [c_int]),
+    "paradec_drafts_slots": (c_int, [c_void_p]),
+    "paradec_drafts_written": (None, [c_void_p, c_int, c_void_p]),
 }
 
 

@@ -1,0 +1,384 @@
+// Drafting and verifying: decoding/loop.py for exact decoding, in calls that go on where the last one returned.
+//
+// The rows of a batch advance side by side, each at its own pace. A call returns when they have ended, when a row ends
+// that somebody waits for, or after a while: between two calls rows may enter, and Ctrl-C is noticed.
+#pragma once
+
+#include <chrono>
+#include <unordered_map>
+
+#include "write.h"
+
+// What drafts a row's next tokens; the first guesses of Jacobi decoding; its blocks.
+enum DraftedBy : int { NOTHING, TOKENS, GUESSES };
+enum FirstGuess : int { OF_PAD, OF_START, OF_SOURCE, OF_NGRAMS };
+enum Window : int { DOUBLING, BLOCKS, SLIDING };
+
+// How a batch is drafted.
+struct Drafted {
+    int by;          // DraftedBy
+    int joined;      // of tokens: whether the drafter writes into the verifier's cache
+    int most;        // drafted tokens, at most
+    int adaptive;    // whether a row's next draft is as long as the last was right, and two more
+    float least;     // of tokens: a draft ends once the sum of its scores is below this
+    int normalised;  // of tokens: whether these scores are log-probabilities
+    int positions;   // of tokens: how many the drafter has
+    int window;      // of guesses: Window
+    int hybrid;      // of guesses: from this length on there are none; -1: always
+    int whole;       // of guesses: whether a block is final as a whole, after a pass that changes nothing
+    int first;       // of guesses: FirstGuess
+    int64_t start;   // the decoder's first input
+    int min_length, forced_length;  // see TokenRules
+};
+
+// A sentence that enters. Its texts are copied.
+struct Entry {
+    int limit;  // the position at which only </s> is allowed
+    const int64_t *prefix, *given, *source;
+    int prefix_length, given_length, source_length;
+    int length;  // of guesses: of the first block, or where the last one ends; 0: nowhere
+    int own_row, source_row;              // its places in the verifier's cache
+    int draft_own_row, draft_source_row;  // and in the drafter's
+};
+
+// What a row has written.
+struct Written {
+    const int64_t* tokens;
+    const float* scores;
+    const int32_t* passes;  // x 5: where it began; drafted, accepted and committed tokens; whether the draft was given
+    int length, num_passes, ended;
+};
+
+// A model in one batch; `own` may move between two calls.
+struct Reader {
+    const Stack* stack;
+    const Linear* projection;
+    const Store *own, *source;
+};
+
+// When a call returns early.
+struct Until {
+    int milliseconds;  // after so many
+    int any;           // whether one row's end is enough
+};
+
+// Why a call has returned.
+enum Returned : int { ALL_ENDED, NO_MEMORY, NO_WORD, NO_ROOM, ONE_ENDED, TIME_IS_UP, DRAFTER_IS_NAN };
+
+// The last predictions, as guesses of what follows; decoding/guesses.py.
+class Guesses {
+   public:
+    std::vector<int64_t> tokens;
+    int passes = 0;  // over the block so far
+
+    // Guess the next `size` positions behind what is written.
+    void fit(const Drafted& how, const Rules& rules, const std::vector<int64_t>& written,
+             const std::vector<int64_t>& source, size_t size) {
+        tokens.resize(std::min(tokens.size(), size));
+        const size_t known = written.size() + tokens.size();
+        if (how.first == OF_SOURCE) {
+            for (size_t i = known; i < source.size() && tokens.size() < size; ++i) tokens.push_back(source[i]);
+        } else if (how.first == OF_NGRAMS && known > 0) {
+            const auto place = latest.find(tokens.empty() ? written.back() : tokens.back());
+            if (place != latest.end()) {
+                for (size_t i = place->second + 1; seen[i] != rules.pad && tokens.size() < size; ++i) {
+                    tokens.push_back(seen[i]);
+                }
+            }
+        }
+        tokens.resize(size, how.first == OF_START || how.first == OF_SOURCE ? how.start : rules.pad);
+    }
+
+    // Take a pass's predictions that are not final.
+    void take(const Drafted& how, const Rules& rules, const int64_t* predicted, int count, int committed) {
+        tokens.assign(predicted + committed, predicted + count);
+        passes = committed > 0 ? 0 : passes + 1;
+        if (how.first != OF_NGRAMS) return;
+        for (int i = 0; i + 1 < count; ++i) latest[predicted[i]] = seen.size() + i;
+        seen.insert(seen.end(), predicted, predicted + count);
+        seen.push_back(rules.pad);
+    }
+
+   private:
+    std::vector<int64_t> seen;                   // the predictions of all passes, each with <pad> behind it
+    std::unordered_map<int64_t, size_t> latest;  // where a token was last, with another one behind it
+};
+
+class DraftLoop {
+   public:
+    DraftLoop(const Drafted& how, const Rules& rules) : how(how), rules(rules) {}
+
+    // Let a sentence enter; return its number.
+    int add(const Entry& entry) {
+        Row row;
+        row.entry = entry;
+        row.prefix.assign(entry.prefix, entry.prefix + entry.prefix_length);
+        row.given.assign(entry.given, entry.given + entry.given_length);
+        row.source.assign(entry.source, entry.source + entry.source_length);
+        row.size = how.most;
+        rows.push_back(std::move(row));
+        live.push_back((int)rows.size() - 1);
+        return live.back();
+    }
+
+    Written written(int number) const {
+        const Row& row = rows[number];
+        return {row.tokens.data(), row.scores.data(), row.passes.data(), (int)row.tokens.size(),
+                (int)row.passes.size() / PASS, row.ended};
+    }
+
+    // The slots that a row needs at most in the next round.
+    int slots() const {
+        int most = 0;
+        for (int number : live) {
+            const Row& row = rows[number];
+            int drafted = std::max(how.by == NOTHING ? 0 : how.most, (int)row.given.size());
+            if (how.by == GUESSES && how.window == DOUBLING) drafted = row.entry.limit;
+            most = std::max(most, std::min((int)row.tokens.size() + drafted, row.entry.limit) + 1);
+        }
+        return most;
+    }
+
+    int run(const Reader& verifier, const Reader& drafter, const Until& until, Workspace& work) {
+        const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(until.milliseconds);
+        while (!live.empty()) {
+            const int needed = slots();
+            if (needed > verifier.own->slots) return NO_ROOM;
+            if (how.by == TOKENS && !how.joined && needed > drafter.own->slots) return NO_ROOM;
+            if (const int problem = propose(drafter, work)) return problem;
+            if (!verify(verifier, work)) return NO_WORD;
+            if (commit() && until.any && !live.empty()) return ONE_ENDED;
+            if (!live.empty() && std::chrono::steady_clock::now() >= end) return TIME_IS_UP;
+        }
+        return ALL_ENDED;
+    }
+
+   private:
+    static constexpr int PASS = 5;
+
+    struct Row {
+        Entry entry;
+        std::vector<int64_t> prefix, given, source;
+        std::vector<int64_t> tokens;
+        std::vector<float> scores;
+        std::vector<int32_t> passes;
+        std::vector<int64_t> draft;
+        int scored = 1;         // positions of this pass
+        bool is_given = false;  // whether this draft is from `given`
+        size_t place = 0;       // in `given`
+        int size = 0;           // of the next draft
+        int read = 0, kept = 0; // of the drafter's own cache: inputs that are final; tokens in it
+        Guesses guesses;
+        bool ended = false;
+        int room() const { return entry.limit + 1 - (int)tokens.size(); }
+    };
+
+    Drafted how;
+    Rules rules;
+    std::vector<Row> rows;
+    std::vector<int> live;
+    std::vector<int> asked;  // rows whose drafts the drafter writes
+    // Of all rows that a call reads, one after the other.
+    std::vector<int64_t> inputs, forced, best;
+    std::vector<int32_t> counts, starts, own_rows, source_rows, most, written_counts;
+    std::vector<uint8_t> bits;
+    std::vector<float> scores;
+
+    // The limits of one position, as TokenRules has them.
+    void limit(const Row& row, int position, uint8_t& bit, int64_t& only) const {
+        const bool begins = position < how.forced_length;
+        bit = 0;
+        if (!begins && position < how.min_length) bit |= NO_END;
+        if (position >= row.entry.limit) bit |= ONLY_END;
+        if (begins) bit |= NOT_SUPPRESSED;
+        const int last = std::min((int)row.prefix.size(), row.entry.limit);
+        only = begins && position < last ? row.prefix[position] : rules.pad;
+    }
+
+    // Where an earlier output goes on behind what is written: decoding/given.py. False: nowhere.
+    bool take_up(Row& row) const {
+        const auto& given = row.given;
+        const size_t length = row.tokens.size();
+        if (given.empty()) return false;
+        if (length == 0) return row.place = 0, true;
+        if (length == 1) return false;
+        bool any = false;
+        size_t nearest = 0, distance = 0;
+        for (size_t at = 2; at < given.size(); ++at) {
+            if (given[at - 2] != row.tokens[length - 2] || given[at - 1] != row.tokens[length - 1]) continue;
+            const size_t away = at > row.place ? at - row.place : row.place - at;
+            if (!any || away <= distance) any = true, nearest = at, distance = away;
+        }
+        if (any) row.place = nearest;
+        return any;
+    }
+
+    int propose(const Reader& drafter, Workspace& work) {
+        asked.clear();
+        for (int number : live) {
+            Row& row = rows[number];
+            row.draft.clear();
+            // At a row's last position only </s> is allowed, so it is not drafted.
+            if (take_up(row)) {
+                const size_t last = std::min(row.given.size(), row.place + std::max(0, row.room() - 1));
+                row.draft.assign(row.given.begin() + row.place, row.given.begin() + std::max(last, row.place));
+            }
+            row.is_given = !row.draft.empty();
+            if (how.by == GUESSES && !row.is_given) {
+                guess(row);
+                continue;
+            }
+            if (how.by == TOKENS && !row.is_given) asked.push_back(number);
+            score_all(row);
+        }
+        return asked.empty() ? 0 : write_drafts(drafter, work);
+    }
+
+    // With a position behind the draft, but not behind </s>.
+    void score_all(Row& row) const {
+        row.scored = (int)row.draft.size() + (row.draft.empty() || row.draft.back() != rules.end);
+    }
+
+    // ---- Jacobi decoding: methods/jacobi.py ----
+
+    int block_end(const Row& row) const {
+        const int done = (int)row.tokens.size();
+        if (how.window == DOUBLING) {
+            int end = row.entry.length;
+            while (end <= done) end *= 2;
+            return end;
+        }
+        int last = how.hybrid;
+        if (last >= 0 && done >= last) return done;
+        const int end = how.window == SLIDING ? done + row.size : (done / how.most + 1) * how.most;
+        if (row.entry.length > done) last = row.entry.length;
+        return last < 0 ? end : std::min(end, last);
+    }
+
+    void guess(Row& row) const {
+        const int size = std::min(block_end(row) - (int)row.tokens.size(), row.room());
+        row.guesses.fit(how, rules, row.tokens, row.source, size);
+        row.draft = row.guesses.tokens;
+        row.scored = std::max(1, size);
+        // A block of b positions has converged but for the last in its b-th pass.
+        if (how.whole && row.guesses.passes + 1 == size) row.draft.pop_back();
+    }
+
+    // ---- a Transformer, token by token: decoding/assistant.py ----
+
+    int write_drafts(const Reader& drafter, Workspace& work) {
+        size_t kept = 0;
+        int width = 0, longest = 0;
+        most.clear();
+        for (int number : asked) {
+            const Row& row = rows[number];
+            const int length = (int)row.tokens.size();
+            const int count = std::min({row.room() - 1, how.positions - length, row.size});
+            if (count <= 0) continue;
+            asked[kept++] = number;
+            most.push_back(count);
+            longest = std::max(longest, count);
+            width = std::max(width, 1 + length - cached(row));
+        }
+        asked.resize(kept);
+        if (asked.empty()) return 0;
+        const size_t all = asked.size() * longest;
+        inputs.assign(asked.size() * width, rules.pad);
+        counts.clear(), starts.clear(), own_rows.clear(), source_rows.clear();
+        bits.resize(all), forced.resize(all), best.resize(all), scores.resize(all);
+        written_counts.assign(asked.size(), 0);
+        for (size_t i = 0; i < asked.size(); ++i) {
+            Row& row = rows[asked[i]];
+            const int length = (int)row.tokens.size(), first = cached(row);
+            for (int at = first; at <= length; ++at) inputs[i * width + at - first] = input(row, at);
+            counts.push_back(1 + length - first);
+            starts.push_back(first);
+            own_rows.push_back(how.joined ? row.entry.own_row : row.entry.draft_own_row);
+            source_rows.push_back(how.joined ? row.entry.source_row : row.entry.draft_source_row);
+            for (int j = 0; j < most[i]; ++j) limit(row, length + j, bits[i * longest + j], forced[i * longest + j]);
+        }
+        Chunk chunk{};
+        chunk.rows = (int)asked.size(), chunk.width = width, chunk.tokens = inputs.data(), chunk.counts = counts.data();
+        chunk.starts = starts.data(), chunk.own_rows = own_rows.data(), chunk.source_rows = source_rows.data();
+        const Writing to{most.data(), longest, how.least, how.normalised, bits.data(), forced.data(),
+                         best.data(), scores.data(), written_counts.data()};
+        if (!write(*drafter.stack, *drafter.projection, rules, to, chunk, *drafter.own, drafter.source, work)) return NO_WORD;
+        for (size_t i = 0; i < asked.size(); ++i) {
+            Row& row = rows[asked[i]];
+            const size_t from = i * longest, until = from + written_counts[i];
+            if (std::any_of(scores.begin() + from, scores.begin() + until, [](float s) { return s != s; })) {
+                return DRAFTER_IS_NAN;
+            }
+            row.draft.assign(best.begin() + from, best.begin() + until);
+            row.read = 1 + (int)row.tokens.size();
+            row.kept = row.read + written_counts[i] - 1;  // the last written token is not read
+            score_all(row);
+        }
+        return 0;
+    }
+
+    int cached(const Row& row) const { return how.joined ? (int)row.tokens.size() : row.kept; }
+
+    // The decoder's input at a position.
+    int64_t input(const Row& row, int at) const { return at == 0 ? how.start : row.tokens[at - 1]; }
+
+    // ---- one pass over all rows, and what is accepted ----
+
+    bool verify(const Reader& verifier, Workspace& work) {
+        size_t all = 0;
+        work.tokens.clear();
+        for (int number : live) all += rows[number].scored;
+        bits.resize(all), forced.resize(all), best.resize(all), scores.resize(all);
+        for (int number : live) {
+            const Row& row = rows[number];
+            const int length = (int)row.tokens.size();
+            for (int j = 0; j < row.scored; ++j) {
+                const size_t at = work.tokens.size();
+                const int64_t word = j == 0 ? input(row, length) : row.draft[j - 1];
+                if (word < 0 || word >= verifier.stack->vocabulary) return false;
+                const int place = length + j;
+                work.tokens.push_back({word, row.entry.own_row, row.entry.source_row, place, place, {place + 1}, at});
+                limit(row, place, bits[at], forced[at]);
+            }
+        }
+        float* x = grown(work.states, all * padded(verifier.stack->dim));
+        embed(*verifier.stack, work.tokens, x);
+        ::run(*verifier.stack, *verifier.own, verifier.source, x, work);
+        Choices choices{};
+        choices.limits = bits.data(), choices.forced = forced.data();
+        choices.best = best.data(), choices.score = scores.data();
+        choices.normalised = 1, choices.count = 1;
+        choose(*verifier.projection, rules, choices, x, padded(verifier.stack->dim), (int)all, work);
+        return true;
+    }
+
+    // Accept what the verifier predicts too, and commit; return whether a row has ended.
+    bool commit() {
+        const int64_t* predicted = best.data();
+        const float* score = scores.data();
+        size_t stay = 0;
+        for (int number : live) {
+            Row& row = rows[number];
+            const int drafted = (int)row.draft.size(), scored = row.scored;
+            int accepted = 0;
+            while (accepted < std::min(drafted, scored) && row.draft[accepted] == predicted[accepted]) ++accepted;
+            int committed = std::min(accepted + 1, scored);
+            if (how.by == GUESSES && how.whole) committed = accepted == drafted ? scored : 0;
+            row.passes.insert(row.passes.end(), {(int32_t)row.tokens.size(), drafted, accepted, committed, row.is_given});
+            if (how.by == TOKENS && !row.is_given && drafted > 0) row.kept = std::min(row.kept, row.read + accepted);
+            row.place += committed;
+            if (how.adaptive && !row.is_given) row.size = std::min(how.most, accepted + 2);
+            if (how.by == GUESSES) row.guesses.take(how, rules, predicted, scored, committed);
+            for (int j = 0; j < committed && !row.ended; ++j) {
+                row.tokens.push_back(predicted[j]);
+                row.scores.push_back(score[j]);
+                row.ended = predicted[j] == rules.end;
+            }
+            predicted += scored, score += scored;
+            if (!row.ended) live[stay++] = number;
+        }
+        const bool any = stay < live.size();
+        live.resize(stay);
+        return any;
+    }
+};
