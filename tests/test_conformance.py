@@ -16,7 +16,7 @@ from support.builders import source_rows
 from support.conformance import CASES, FACTORS, Setting, allowed, generator_of, row_name, setting_of
 from support.pairwise import Row, pairwise
 
-from fairseq_paradec.methods import greedy
+from fairseq_paradec.engine.native import drafts
 from fairseq_paradec.registry import METHODS
 
 #: Methods that have their twins or judges elsewhere: beams that end in other places, and the choice
