@@ -25,7 +25,9 @@ BESIDES = {
     "engine/native/cache.py": "the keys and values of native passes",
     "engine/native/library.py": "the library in C++",
     "engine/native/packing.py": "the native encoder",
+    "engine/native/passes.py": "rules of tokens as the library reads them",
     "engine/native/stack.py": "addresses of tensors, errors of the library",
+    "engine/projection.py": "the map to the drafter's words",
     "engine/watch.py": "whether weights changed since they were gathered",
     "forks.py": "whether this process may compute",
     "methods/reports.py": "counts of the closing line",
@@ -40,7 +42,6 @@ BESIDES = {
 }
 #: Calls up the list: from, to, the functions. Each is a property of an object that was handed down.
 UP = {
-    ("decoding/assistant.py", "decoding/loop.py"): {"asked", "num_own", "num_to_score"},
     ("methods/drafted.py", "methods/base.py"): {"lossless"},
 }
 
