@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support import assisted, earlier
-from support.builders import Limits, batch, lend, task_for, tiny_model
+from support.builders import Limits, batch, lend, task_for, tiny_drafter, tiny_model
 from support.exact import Decoded, watched
 
 from fairseq_paradec.decoding.loop import Drafter, Proposal, native_form, no_draft
@@ -60,6 +60,14 @@ def drafted(chance: random.Random) -> dict[str, Any]:
     return flags
 
 
+def masked(chance: random.Random) -> dict[str, Any]:
+    """Flags of a drafter that fills masks."""
+    flags: dict[str, Any] = {"decoding": "gad", "block_size": chance.choice([1, 3, 5, 16])}
+    flags["adaptive_block"] = chance.choice([True, False])
+    flags["drafter_shortlist"] = chance.choice([None, 8])
+    return flags
+
+
 class Drawn:
     """A model, a method's flags, a batch and its limits, drawn at random."""
 
@@ -73,6 +81,7 @@ class Drawn:
             jacobi,
             drafted,
             drafted,
+            masked,
             lambda _: {"decoding": "greedy"},
         ]
         self.flags = chance.choice(kinds)(chance)
@@ -80,9 +89,13 @@ class Drawn:
             self.flags["jacobi_init"] = "bos"
         self.limits = chance.choice(LIMITS)
         drafter = assisted.noisy(model, chance.choice([0.0, 0.05, 1.0]))
+        if self.flags["decoding"] == "gad":
+            attention = chance.choice(["prefix_causal", "bidirectional"])
+            verifier = model if chance.random() < 0.3 else None
+            drafter = tiny_drafter(self.task, attention, torch.float32, verifier=verifier)
         for lasting in (model, drafter):
             lasting._is_generation_fast = True
-        if self.flags["decoding"] == "assisted":
+        if self.flags["decoding"] in ("assisted", "gad"):
             self.flags["drafter_path"] = lend(self.task, model, drafter)
         self.sample = batch(self.task, chance.choice(BATCHES), seed)
         self.prefix = chance.choice(PREFIXES)
@@ -110,7 +123,7 @@ def facts(found: list[Decoded]) -> list[Any]:
     return [(one.row.tokens, one.row.scores, one.row.passes) for one in found]
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(200))
 def test_the_library_does_what_the_loop_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Drawn(seed)
     monkeypatch.setattr(drafts, "AT_MOST", seed % 2 * 50)  # a call for each round, or few

@@ -24,6 +24,8 @@ from ..config import DecodingConfig
 from ..decoding.drafting import ModelDrafter
 from ..decoding.helper import check_block_size, check_shared_encoder, warn_long_block
 from ..engine.block import BlockScorer
+from ..engine.native.drafts import NativeDrafting
+from ..engine.native.library import Drafted, DraftedBy
 from ..errors import UsageError, nan_error
 from ..row import Row
 from ..token_rules import TokenRules
@@ -42,6 +44,22 @@ class BlockDrafter(ModelDrafter):
         # Always k masks: with fewer the draft would change.
         states: Tensor = self.scorer.fill([row.tokens for row in rows], self.sizes.most)
         return states[:, :count]
+
+    def natively(self) -> NativeDrafting | None:
+        """Describe the drafter to the native loop, unless it drafts trees or is traced."""
+        scorer, part = self.scorer, self.projection.part(self.scorer.projection, self.rules)
+        known = type(scorer) is BlockScorer and scorer.writes(part)
+        if self.traced or self.most_nodes is not None or not known:
+            return None
+        how = Drafted(
+            by=DraftedBy.MASKS,
+            most=self.sizes.most,
+            adaptive=self.sizes.adaptive,
+            masks=scorer.model.masks(self.sizes.most),
+            caches=scorer.caches_prefix,
+            mask=scorer.mask_token,
+        )
+        return NativeDrafting(how, scorer, part.linear)
 
     def nan_error(self) -> UsageError:
         """Return an error that names the drafter."""

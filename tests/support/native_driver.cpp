@@ -164,8 +164,8 @@ int main() {
             const int given_length = turn % 2 * 5, window = turn % 9 / 3;
             // A whole block converges where it stays, and nothing else is drafted.
             const int whole = turn % 5 == 2 && given_length == 0 && window != SLIDING;
-            const Drafted how{turn % 3, turn % 2, between(1, 6), turn % 2, -3.0f, 1, between(4, 40), window,
-                              turn % 4 ? -1 : 3, whole, turn % 4, 2, turn % 4, turn % 3};
+            const Drafted how{turn / 2 % 4, turn % 2, between(1, 6), turn % 2, -3.0f, 1, between(4, 40), window,
+                              turn % 4 ? -1 : 3, whole, turn % 4, between(6, 8), turn / 8 % 2, 3, 2, turn % 4, turn % 3};
             DraftLoop* loop = paradec_drafts_new(&how, &rules);
             const Reader reader{stack, map, &own_store, source};
             const Until until{turn % 2 * 50, turn % 3 == 0};

@@ -10,7 +10,7 @@
 #include "write.h"
 
 // What drafts a row's next tokens; the first guesses of Jacobi decoding; its blocks.
-enum DraftedBy : int { NOTHING, TOKENS, GUESSES };
+enum DraftedBy : int { NOTHING, TOKENS, GUESSES, MASKS };
 enum FirstGuess : int { OF_PAD, OF_START, OF_SOURCE, OF_NGRAMS };
 enum Window : int { DOUBLING, BLOCKS, SLIDING };
 
@@ -27,6 +27,9 @@ struct Drafted {
     int hybrid;      // of guesses: from this length on there are none; -1: always
     int whole;       // of guesses: whether a block is final as a whole, after a pass that changes nothing
     int first;       // of guesses: FirstGuess
+    int masks;       // of masks: how many are filled at once
+    int caches;      // of masks: whether the drafter's cache keeps what is written
+    int64_t mask;    // of masks: the token that is one
     int64_t start;   // the decoder's first input
     int min_length, forced_length;  // see TokenRules
 };
@@ -135,6 +138,7 @@ class DraftLoop {
             int drafted = std::max(how.by == NOTHING ? 0 : how.most, (int)row.given.size());
             if (how.by == GUESSES && how.window == DOUBLING) drafted = row.entry.limit;
             most = std::max(most, std::min((int)row.tokens.size() + drafted, row.entry.limit) + 1);
+            if (how.by == MASKS) most = std::max(most, (int)row.tokens.size() + how.masks);
         }
         return most;
     }
@@ -144,7 +148,7 @@ class DraftLoop {
         while (!live.empty()) {
             const int needed = slots();
             if (needed > verifier.own->slots) return NO_ROOM;
-            if (how.by == TOKENS && !how.joined && needed > drafter.own->slots) return NO_ROOM;
+            if (drafter.own != nullptr && needed > drafter.own->slots) return NO_ROOM;
             if (const int problem = propose(drafter, work)) return problem;
             if (!verify(verifier, work)) return NO_WORD;
             if (commit() && until.any && !live.empty()) return ONE_ENDED;
@@ -183,6 +187,7 @@ class DraftLoop {
     std::vector<int32_t> counts, starts, own_rows, source_rows, most, written_counts;
     std::vector<uint8_t> bits;
     std::vector<float> scores;
+    std::vector<size_t> read;  // numbers of states
 
     // The limits of one position, as TokenRules has them.
     void limit(const Row& row, int position, uint8_t& bit, int64_t& only) const {
@@ -228,10 +233,11 @@ class DraftLoop {
                 guess(row);
                 continue;
             }
-            if (how.by == TOKENS && !row.is_given) asked.push_back(number);
+            if ((how.by == TOKENS || how.by == MASKS) && !row.is_given) asked.push_back(number);
             score_all(row);
         }
-        return asked.empty() ? 0 : write_drafts(drafter, work);
+        if (asked.empty()) return 0;
+        return how.by == TOKENS ? write_drafts(drafter, work) : fill_masks(drafter, work);
     }
 
     // With a position behind the draft, but not behind </s>.
@@ -306,12 +312,59 @@ class DraftLoop {
         for (size_t i = 0; i < asked.size(); ++i) {
             Row& row = rows[asked[i]];
             const size_t from = i * longest, until = from + written_counts[i];
-            if (std::any_of(scores.begin() + from, scores.begin() + until, [](float s) { return s != s; })) {
-                return DRAFTER_IS_NAN;
-            }
+            const auto is_nan = [](float score) { return score != score; };
+            if (std::any_of(scores.begin() + from, scores.begin() + until, is_nan)) return DRAFTER_IS_NAN;
             row.draft.assign(best.begin() + from, best.begin() + until);
             row.read = 1 + (int)row.tokens.size();
             row.kept = row.read + written_counts[i] - 1;  // the last written token is not read
+            score_all(row);
+        }
+        return 0;
+    }
+
+    // ---- masks behind what is written, in one pass: engine/block.py ----
+
+    int fill_masks(const Reader& drafter, Workspace& work) {
+        work.tokens.clear(), bits.clear(), forced.clear(), read.clear(), counts.clear();
+        for (int number : asked) {
+            Row& row = rows[number];
+            const int length = (int)row.tokens.size(), end = length + how.masks;
+            const int count = std::max(0, std::min(row.room() - 1, row.size));
+            counts.push_back(count);
+            if (count == 0) continue;
+            for (int place = how.caches ? row.kept : 0; place < end; ++place) {
+                const bool is_mask = place >= length;
+                const int64_t word = is_mask ? how.mask : row.tokens[place];
+                if (word < 0 || word >= drafter.stack->vocabulary) return NO_WORD;
+                if (is_mask && place < length + count) {
+                    read.push_back(work.tokens.size());
+                    bits.emplace_back(), forced.emplace_back();
+                    limit(row, place, bits.back(), forced.back());
+                }
+                const Seen seen{is_mask || !how.caches ? end : place + 1};
+                const int own = row.entry.draft_own_row, source = row.entry.draft_source_row;
+                work.tokens.push_back({word, own, source, place, place, seen, work.tokens.size()});
+            }
+            row.kept = length;
+        }
+        if (read.empty()) return 0;
+        const size_t stride = padded(drafter.stack->dim);
+        float* x = grown(work.states, work.tokens.size() * stride);
+        embed(*drafter.stack, work.tokens, x);
+        ::run(*drafter.stack, *drafter.own, drafter.source, x, work);
+        for (size_t i = 0; i < read.size(); ++i) std::memmove(x + i * stride, x + read[i] * stride, stride * sizeof(float));
+        best.resize(read.size()), scores.resize(read.size());
+        Choices choices{};
+        choices.limits = bits.data(), choices.forced = forced.data();
+        choices.best = best.data(), choices.score = scores.data(), choices.count = 1;
+        choose(*drafter.projection, rules, choices, x, (int)stride, (int)read.size(), work);
+        const auto is_nan = [](float score) { return score != score; };
+        if (std::any_of(scores.begin(), scores.end(), is_nan)) return DRAFTER_IS_NAN;
+        const int64_t* filled = best.data();
+        for (size_t i = 0; i < asked.size(); filled += counts[i++]) {
+            Row& row = rows[asked[i]];
+            const int64_t* last = std::find(filled, filled + counts[i], rules.end);
+            row.draft.assign(filled, std::min(last + 1, filled + counts[i]));
             score_all(row);
         }
         return 0;

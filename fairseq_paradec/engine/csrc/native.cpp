@@ -51,7 +51,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 8;
+constexpr int32_t VERSION = 9;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -91,7 +91,8 @@ std::string layout() {
            SIZE(Drafting) + AT(Drafting, depth) + AT(Drafting, joined) + AT(Drafting, rounds) +
            SIZE(Drafted) + AT(Drafted, by) + AT(Drafted, joined) + AT(Drafted, most) + AT(Drafted, adaptive) +
            AT(Drafted, least) + AT(Drafted, normalised) + AT(Drafted, positions) + AT(Drafted, window) +
-           AT(Drafted, hybrid) + AT(Drafted, whole) + AT(Drafted, first) + AT(Drafted, start) +
+           AT(Drafted, hybrid) + AT(Drafted, whole) + AT(Drafted, first) + AT(Drafted, masks) +
+           AT(Drafted, caches) + AT(Drafted, mask) + AT(Drafted, start) +
            AT(Drafted, min_length) + AT(Drafted, forced_length) +
            SIZE(Entry) + AT(Entry, limit) + AT(Entry, prefix) + AT(Entry, given) + AT(Entry, source) +
            AT(Entry, prefix_length) + AT(Entry, given_length) + AT(Entry, source_length) + AT(Entry, length) +

@@ -28,9 +28,8 @@ class NativeDrafting(NamedTuple):
 
     Attributes:
         how: its settings; those of the batch are filled in by ``NativeLoop``.
-        scorer: of token by token, the drafter's; its encoder has run, or it has joined the
-            verifier's.
-        linear: of token by token, its projection.
+        scorer: of a model that drafts; its encoder has run, or it has joined the verifier's.
+        linear: of a model that drafts, its projection.
         length: of Jacobi decoding, of a row's first block, or where its last one ends; 0: nowhere.
         takes_more: whether sentences may enter the batch.
     """

@@ -182,6 +182,9 @@ class Drafted(ctypes.Structure):
         ("hybrid", c_int),
         ("whole", c_int),
         ("first", c_int),
+        ("masks", c_int),
+        ("caches", c_int),
+        ("mask", c_int64),
         ("start", c_int64),
         ("min_length", c_int),
         ("forced_length", c_int),
@@ -242,7 +245,7 @@ STRUCTURES = (
     *(Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting),
     *(Drafted, Entry, Written, Reader, Until),
 )
-VERSION = 8
+VERSION = 9
 
 
 class MapOf(enum.IntEnum):
@@ -272,7 +275,7 @@ class Limit(enum.IntFlag):
 class DraftedBy(enum.IntEnum):
     """What drafts; csrc's ``DraftedBy``."""
 
-    NOTHING, TOKENS, GUESSES = range(3)
+    NOTHING, TOKENS, GUESSES, MASKS = range(4)
 
 
 class Window(enum.IntEnum):
