@@ -12,6 +12,7 @@ import pytest
 from support.commands import ROOT, wait_until
 
 from fairseq_paradec.cli.main import parse
+from fairseq_paradec.lab.commands import benchmark
 from fairseq_paradec.training import plan, schedule
 
 
@@ -87,7 +88,9 @@ def test_the_projects_own_commands_are_read_by_what_they_name(tmp_path):
                     schedule.check(given.warmup_updates, updates, "--updates")
                 trainings += 1
             elif program.endswith("/paradec"):
-                parse(words)
+                module, args = parse(words)
+                if module is benchmark:
+                    benchmark.read(args)
             elif program.startswith("scripts/train_"):
                 recipes.add((program, *words))
     assert trainings > 60 and len(recipes) > 20

@@ -173,24 +173,29 @@ class FairseqSystem:
         found: Mapping[str, Any] = self.generator.provenance()
         return found
 
-    def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate one batch."""
+    def search(self, sentences: Sequence[int]) -> list[list[dict[str, Any]]]:
+        """Return the n-best lists of one batch, as fairseq has them."""
         sample = self.sample(sentences)
         with torch.inference_mode():
             hypos = self.task.inference_step(self.generator, self.models, sample)
         # The collater sorts by length.
-        found: dict[int, Output] = {}
-        for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
-            # In one copy: fairseq would wait for the device at every token.
-            tokens = self.task.target_dictionary.string(hypo[0]["tokens"].cpu()).split()
-            text, passes = plain_text(tokens, self.language), int(hypo[0]["steps"])
-            # A search without drafts has no such counts.
-            drafted, accepted = (
-                hypo[0].get(name, [0] * passes) for name in ("num_drafted", "num_accepted")
-            )
-            blocks = self._blocks(hypo[0])
-            found[number] = Output(tokens, text, passes, blocks, drafted, accepted)
-        return [found[i] for i in sentences]
+        by_number = dict(zip(sample["id"].tolist(), hypos, strict=True))
+        return [by_number[i] for i in sentences]
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate one batch."""
+        return [self.output(hypos[0]) for hypos in self.search(sentences)]
+
+    def output(self, hypo: dict[str, Any]) -> Output:
+        """Return a hypothesis as text."""
+        # In one copy: fairseq would wait for the device at every token.
+        tokens = self.task.target_dictionary.string(hypo["tokens"].cpu()).split()
+        text, passes = plain_text(tokens, self.language), int(hypo["steps"])
+        # A search without drafts has no such counts.
+        drafted, accepted = (
+            hypo.get(name, [0] * passes) for name in ("num_drafted", "num_accepted")
+        )
+        return Output(tokens, text, passes, self._blocks(hypo), drafted, accepted)
 
     def _blocks(self, hypo: dict[str, Any]) -> int | None:
         """Return how many blocks an output of blockwise decoding came in."""
@@ -200,21 +205,28 @@ class FairseqSystem:
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
         """Return whether two outputs first differ at tokens with nearly equal log-probabilities."""
-        dictionary = self.task.target_dictionary
-        sample = self.sample([sentence])
+        words = self.task.target_dictionary
+        both = ([[*map(words.index, tokens), words.eos()]] for tokens in (ours, theirs))
+        return self.tie_of_lists(sentence, *both)
+
+    def tie_of_lists(
+        self, sentence: int, ours: Sequence[list[int]], theirs: Sequence[list[int]]
+    ) -> bool:
+        """Return whether two n-best lists that differ do so by a tie, as the audit says it.
+
+        Args:
+            sentence: its number.
+            ours: the tokens of the hypotheses.
+            theirs: those of fairseq's search, whose beam is as many.
+        """
+        names = {"unkpen": "unk_penalty"}
+        limits = {names.get(name, name): value for name, value in self.common.items()}
+        judge = Audit(self.models, self.task.target_dictionary, len(theirs), **limits)
         first, second = (
-            [[{"tokens": torch.tensor(numbers, device=self.device)}]]
-            for numbers in (
-                [*map(dictionary.index, tokens), dictionary.eos()] for tokens in (ours, theirs)
-            )
+            [[{"tokens": torch.tensor(tokens, device=self.device)} for tokens in hypos]]
+            for hypos in (ours, theirs)
         )
-        with torch.no_grad():
-            limits = {
-                "unk_penalty": self.common.get("unkpen", 0.0),
-                "temperature": self.common.get("temperature", 1.0),
-            }
-            judge = Audit(self.models, dictionary, **limits)
-            (verdict,) = judge.compare_with(sample, first, second)
+        (verdict,) = judge.compare_with(self.sample([sentence]), first, second)
         return bool(verdict["tie"])
 
     def sample(self, sentences: Sequence[int]) -> dict[str, Any]:
