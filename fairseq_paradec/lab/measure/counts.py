@@ -198,11 +198,11 @@ def prepare(asked: Comparison) -> list[Setting]:
     paths = dict.fromkeys(asked.path)
     verifiers = [Verifier(path, models, sentences, asked.limits) for path in paths]
     settings = settings_of(asked, verifiers)
+    by_label = {(setting.verifier.path, setting.spec.label): setting for setting in settings}
     readers = [
         model
-        for setting in settings
-        for system in setting.verifier.systems(setting.spec).values()
-        for model in system.models
+        for verifier, spec, _ in by_label.values()
+        for model in FairseqSystem(spec, first, verifier.path, dict(asked.limits)).models
     ]
     count = SMOKE_SENTENCES if asked.smoke else asked.sentences
     for subset in asked.subset:
