@@ -106,8 +106,6 @@ def variants(verifier: Verifier, spec: Spec, with_beam: bool) -> list[Spec]:
         UsageError: it has none, or lacks its drafter.
     """
     name = spec.options["decoding"]
-    if name not in lossless_kinds():
-        raise option_error("--decoder", name, ", ".join(lossless_kinds()))
     method, exact = METHODS[name], traits(name).exact
     if method.needs_drafter and "drafter_path" not in spec.options:
         raise needs("--decoder", name, "--sweep drafter-path=FILE")
@@ -158,8 +156,10 @@ def settings_of(asked: Comparison, verifiers: Sequence[Verifier]) -> list[Settin
 
 def _of_decoder(asked: Comparison, verifier: Verifier, spec: Spec, several: bool) -> list[Spec]:
     """Return a decoder's settings for one model."""
-    if (method := METHODS.get(spec.options["decoding"])) is None:
-        raise option_error("--decoder", spec.command, ", ".join(METHODS))
+    allowed = lossless_kinds() if asked.preset == LOSSLESS else METHODS
+    if (name := spec.options["decoding"]) not in allowed:
+        raise option_error("--decoder", spec.command, ", ".join(allowed))
+    method = METHODS[name]
     left_out = []
     if method.drafter == HEADS:
         if any(hasattr(model, "block_heads") for model in verifier.networks):
