@@ -220,7 +220,7 @@ run_profile() {
     local drafts=
     [ "$device" = cpu ] || drafts=bf16
     decoders "$drafts"
-    bounded "${paradec[@]}" launches "${data:-$pair}" --path "$teacher" --decoder 'beam --beam 1' \
+    bounded "${paradec[@]}" profile launches "${data:-$pair}" --path "$teacher" --decoder 'beam --beam 1' \
         --decoder greedy "${compared[@]}" --device "$device" --sentences "${sentences:-8}" \
         --title "What a pass costs on ${device^^}: small" --out "$work/gpu-profile.json" \
         "${more[@]}" || return

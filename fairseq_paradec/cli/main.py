@@ -29,15 +29,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "doctor": "tell what a checkpoint is, and which decoders fit it",
         "demo": "compare all decoders on 100 sentences: passes, times, outputs",
         "benchmark": "time, judge and count any decoders on a test set, by presets",
-        "passes": "time a pass, piece by piece",
-        "launches": "count what a pass launches on a GPU, and waits for",
-        "breakeven": "find from how many tokens a pass drafting pays",
-        "modules": "time what decoders consist of: encoder, decoder, vocabulary",
-        "threads": "measure what several threads, generators and processes give",
-        "workers": "measure what several processes or a cluster give for a corpus",
-        "clients": "measure what clients of serve get, beside translate and Python",
-        "start-up": "measure what an import, help and a first sentence cost",
-        "training-speed": "measure the updates a second of architectures",
+        "profile": "measure passes, drafts, modules, threads, clients, a start and more",
     },
     "look": {
         "trace": "show what every pass drafted, accepted and rejected",
@@ -66,9 +58,7 @@ GROUPS: dict[str, dict[str, str]] = {
 #: Commands that measure or draw: they need the packages of the extra ``[lab]``, and say so before
 #: they begin to work.
 LAB = frozenset(
-    "demo benchmark passes launches breakeven modules threads "
-    "workers clients start-up training-speed trace ddgviz order gallery analyse report results "
-    "papers images".split()
+    "demo benchmark profile trace ddgviz order gallery analyse report results papers images".split()
 )
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)

@@ -1,14 +1,14 @@
-"""``paradec threads``: speed and memory of one generator on several threads, and of several."""
+"""``profile threads``: speed and memory of one generator on several threads, and of several."""
 
 import contextlib
 import logging
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,31 +16,31 @@ from ... import register
 from ...errors import UsageError
 from ...model_checks import BLOCK_NAT
 from ...plugin.tasks.loading import check_inputs
-from ..data import documents
 from ..data.table import Cells, Table, Value, column
-from ..settings import Made
-from . import machine, rounds
-from .loading import choose
-from .specs import Spec
-from .systems import FairseqSystem, Models
-from .traits import drafting
+from ..measure import machine, rounds
+from ..measure.specs import Spec
+from ..measure.systems import FairseqSystem
+from ..measure.traits import drafting
+from .harness import ProfiledDecoders
 
+#: When a generator began and ended; or sentences a second, and milliseconds of a sentence.
 Pair = tuple[float, float]
-#: A decoder's label, what it is measured by, and processes, which wait for their turns.
-Way = tuple[str, str, Sequence[ProcessPoolExecutor]]
+
+
+class Generators(NamedTuple):
+    """Generators of one decoder that work at once."""
+
+    decoder: str  # its label
+    by: str  # how many there are, and on what
+    processes: Sequence[ProcessPoolExecutor]  # wait for their turns
 
 
 @dataclass(frozen=True)
-class Settings(Made):
-    """Of ``paradec threads``."""
+class ThreadProfile(ProfiledDecoders):
+    """Of ``paradec profile threads``; without decoders see ``usual``."""
 
-    data: str  # fairseq's data folder
-    path: str  # the checkpoint
-    drafter_path: str | None  # a drafter of it; None: none
-    decoders: Sequence[Spec]  # what is measured; none: see ``usual``
+    drafter_path: str | None  # a drafter of the model; None: none
     threads: Sequence[int]  # numbers of threads, and of generators
-    subset: str  # of the data
-    sentences: int  # at most so many
     rounds: int  # so many, interleaved
     busy: bool  # also while others use the machine
 
@@ -49,13 +49,11 @@ class Settings(Made):
 _HELD: list[Callable[[], list[Pair]]] = []
 
 
-def _hold(args: Settings, spec: Spec, count: int, threads: int) -> int:
+def _hold(asked: ThreadProfile, spec: Spec, count: int, threads: int) -> int:
     """In a worker process: build generators on one model; return the number of sentences."""
     logging.disable(logging.WARNING)
     register()
-    models = Models(args.data, args.subset, "fp32", "cpu")
-    systems = [FairseqSystem(spec, models, args.path, {}) for _ in range(count)]
-    sentences = choose(systems[0].task, args.subset, systems[0].models, args.sentences)
+    systems, sentences = replace(asked, decoders=[spec] * count).load()
 
     def decode(system: FairseqSystem) -> Pair:
         begin = rounds.now()
@@ -74,25 +72,25 @@ def _decode() -> list[Pair]:
     return _HELD[0]()
 
 
-def measure(way: Way, sentences: int) -> Pair:
+def measure(generators: Generators, sentences: int) -> Pair:
     """Decode by all generators; return sentences per second, and milliseconds per sentence."""
-    done = [worker.submit(_decode) for worker in way[-1]]
-    begins, ends = zip(*(span for one in done for span in one.result()), strict=True)
+    done = [worker.submit(_decode) for worker in generators.processes]
+    begins, ends = zip(*(span for spans in done for span in spans.result()), strict=True)
     speed = len(ends) * sentences / (max(ends) - min(begins))
     return speed, 1000 * (sum(ends) - sum(begins)) / len(ends) / sentences
 
 
-def row(way: Way, found: Sequence[Pair], first: Sequence[Pair]) -> Cells:
-    """Make a row of the table of all rounds: a way's, and those of its decoder on one thread."""
-    speeds = [speed for speed, _ in found]
-    ratios = [speed / one for speed, (one, _) in zip(speeds, first, strict=True)]
-    peaks = [worker.submit(machine.peak_mib).result() for worker in way[-1]]
+def row(generators: Generators, own: Sequence[Pair], single: Sequence[Pair]) -> Cells:
+    """Make a row of the table of all rounds, and those of its decoder on one thread."""
+    speeds = [speed for speed, _ in own]
+    ratios = [speed / alone for speed, (alone, _) in zip(speeds, single, strict=True)]
+    peaks = [worker.submit(machine.peak_mib).result() for worker in generators.processes]
     return {
-        "decoder": way[0],
-        "by": way[1],
+        "decoder": generators.decoder,
+        "by": generators.by,
         column("sentences_per_second", form=".1f"): Value.of(speeds),
         "times_1_thread": round(median(ratios), 2),
-        "ms_a_sentence": round(median(each for _, each in found), 2),
+        "ms_a_sentence": round(median(each for _, each in own), 2),
         column("peak_MiB", "peak MiB", "MiB"): None
         if None in peaks
         else round(sum(filter(None, peaks))),
@@ -113,12 +111,12 @@ def usual(drafter_path: str | None) -> list[Spec]:
     ]
 
 
-def threads(args: Settings) -> int:
-    """Measure all decoders in all ways, and write the table; return the exit status."""
-    check_inputs(args.data, args.path)
-    most = max(args.threads)
+def measure_threads(asked: ThreadProfile) -> Table:
+    """Measure all decoders on one thread, on several, and in processes; return the table."""
+    check_inputs(asked.data, asked.path)
+    most = max(asked.threads)
     torch.set_num_threads(most)  # as the head of the table says
-    specs = args.decoders or usual(args.drafter_path)
+    specs = asked.decoders or usual(asked.drafter_path)
     loading: list[Future[int]] = []
     with contextlib.ExitStack() as stack:
 
@@ -127,31 +125,33 @@ def threads(args: Settings) -> int:
                 pool = stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
             except OSError as error:
                 raise UsageError(f"/dev/shm cannot be written ({error.strerror})") from error
-            loading.append(pool.submit(_hold, args, *how))
+            loading.append(pool.submit(_hold, asked, *how))
             return pool
 
-        ways: list[Way] = []
+        compared: list[Generators] = []
         for spec in specs:
             alone = [worker(spec, 1, 1) for _ in range(most)]
-            ways.append((spec.label, "1 generator", alone[:1]))
-            for n in sorted({*args.threads} - {1}):
-                ways.append((spec.label, f"1 generator, {n} threads", [worker(spec, 1, n)]))
-                ways.append((spec.label, f"{n} generators in threads", [worker(spec, n, 1)]))
-                ways.append((spec.label, f"{n} processes", alone[:n]))
-        sentences = [one.result() for one in loading][0]
-        rounds.in_turns(ways, [sentences], 0, measure)  # warms up
+            compared.append(Generators(spec.label, "1 generator", alone[:1]))
+            for n in sorted({*asked.threads} - {1}):
+                several = {
+                    f"1 generator, {n} threads": [worker(spec, 1, n)],
+                    f"{n} generators in threads": [worker(spec, n, 1)],
+                    f"{n} processes": alone[:n],
+                }
+                compared += [Generators(spec.label, by, pools) for by, pools in several.items()]
+        sentences = [loaded.result() for loaded in loading][0]
+        rounds.in_turns(compared, [sentences], 0, measure)  # warms up
         results, used = rounds.all_rounds(
-            ways, [sentences], args.rounds, args.busy, measure, "measurements"
+            compared, [sentences], asked.rounds, asked.busy, measure, "measurements"
         )
-        found = [[pair for (pair,) in own] for own in zip(*results, strict=True)]
-        each = len(ways) // len(specs)  # ways of a decoder; the first is one thread
-        rows = [row(way, found[i], found[i - i % each]) for i, way in enumerate(ways)]
+        pairs = [[pair for (pair,) in own] for own in zip(*results, strict=True)]
+        each = len(compared) // len(specs)  # of a decoder; the first is one thread
+        rows = [row(one, pairs[i], pairs[i - i % each]) for i, one in enumerate(compared)]
     notes = [
-        f"{sentences} sentences of `{args.subset}`, one at a time, all by each generator; medians "
-        f"(lowest-highest) of {args.rounds} interleaved rounds; "
-        f"{rounds.others_used(used, args.busy)}.",
+        f"{sentences} sentences of `{asked.subset}`, one at a time, all by each generator; medians "
+        f"(lowest-highest) of {asked.rounds} interleaved rounds; "
+        f"{rounds.others_used(used, asked.busy)}.",
         "Several generators have one thread each; those in threads of a process share the weights.",
         "Peak MiB: resident memory; of processes the sum, in which each counts the libraries.",
     ]
-    documents.save_made(args, Table.of(rows, notes=notes))
-    return 0
+    return Table.of(rows, notes=notes)

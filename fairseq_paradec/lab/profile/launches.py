@@ -1,4 +1,4 @@
-"""``paradec launches``: what a pass launches, waits for, and takes on host and device."""
+"""``profile launches``: what a pass launches, waits for, and takes on host and device."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,15 +11,10 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from ...engine.chunk import ChunkScorer
-from ...engine.settings import usable_device
-from ...plugin.tasks.loading import check_inputs
-from ..data import documents
 from ..data.table import Table
-from ..settings import Made
-from .loading import choose
-from .rounds import now
-from .specs import Spec
-from .systems import FairseqSystem, Models
+from ..measure.rounds import now
+from ..measure.systems import FairseqSystem
+from .harness import ProfiledDecoders
 
 #: What the profiler calls events of CUDA, by the beginning of their names.
 _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
@@ -36,17 +31,11 @@ Counts = tuple[int, int, int, int, float]
 
 
 @dataclass(frozen=True)
-class Settings(Made):
-    """Of ``paradec launches``."""
+class LaunchProfile(ProfiledDecoders):
+    """Of ``paradec profile launches``."""
 
-    data: str  # fairseq's data folder
-    path: str  # the checkpoint
-    decoders: Sequence[Spec]  # what is measured
-    subset: str  # of the data
-    sentences: int  # at most so many
     batch_sizes: Sequence[int]  # of decoders and of passes
     chunks: Sequence[int]  # tokens of a pass
-    device: str  # ``cpu`` or ``cuda``
 
 
 def counted(work: Callable[[], Any], device: str) -> Counts:
@@ -73,7 +62,7 @@ def row(
     what: str, batch: int, passes: float, seconds: float, counts: Counts, device: str
 ) -> dict[str, Any]:
     """Make a row: everything by the pass."""
-    launched, waits, copies, operators, busy = (round(one / passes, 3) for one in counts)
+    launched, waits, copies, operators, busy = (round(count / passes, 3) for count in counts)
     milliseconds = 1000 * seconds / passes
     on_device = device == "cuda"
     return {
@@ -98,7 +87,7 @@ def decoder_row(system: FairseqSystem, sentences: Sequence[int], size: int) -> d
     def work() -> None:
         nonlocal passes
         outputs = [system.translate(batch) for batch in batches]
-        passes = sum(max(one.passes or 0 for one in batch) for batch in outputs)
+        passes = sum(max(output.passes or 0 for output in batch) for batch in outputs)
 
     work()
     begin = now(device)
@@ -139,31 +128,23 @@ def _pass_row(what: str, batch: int, once: Callable[[], Any], device: str) -> di
     return row(what, batch, 1, median(times[3:]), counted(once, device), device)
 
 
-def launches(args: Settings) -> int:
-    """Measure decoders and passes, and write the table; return the exit status."""
-    usable_device(args.device)
-    check_inputs(args.data, args.path)
-    documents.check_out(args.out)
-    models = Models(args.data, args.subset, "fp32", args.device)
-    systems = [FairseqSystem(spec, models, args.path, {}) for spec in args.decoders]
+def measure_launches(asked: LaunchProfile) -> Table:
+    """Measure decoders and passes; return the table."""
+    systems, sentences = asked.load()
     first = systems[0]
-    sentences = choose(first.task, args.subset, first.models, args.sentences)
-    sizes = [size for size in args.batch_sizes if size <= len(sentences)]
+    sizes = [size for size in asked.batch_sizes if size <= len(sentences)]
     rows = [decoder_row(system, sentences, size) for size in sizes for system in systems]
     with torch.inference_mode():
         for size in sizes:
             source = first.sample(sentences[:size])["net_input"]
-            for width in args.chunks:
-                rows += pass_rows(first.models[0], source, width, args.device)
+            for width in asked.chunks:
+                rows += pass_rows(first.models[0], source, width, asked.device)
     notes = [
-        f"{len(sentences)} sentences of {args.data} ({args.subset}), fp32, {args.device}. All "
+        f"{len(sentences)} sentences of {asked.data} ({asked.subset}), fp32, {asked.device}. All "
         "columns behind `passes` are by the pass; a decoder's have its encoder, drafts and "
         "everything else in them.",
         f"`pass of K`: the decoder alone, of K tokens behind {CACHED}, by torch; median of "
         f"{REPETITIONS}. In a CUDA graph it is launched at once.",
         "`device busy`: the device's time of all; where it is low, the host is what limits.",
     ]
-    documents.save_made(args, Table.of(rows, notes=notes))
-    for one in rows:
-        print(", ".join(f"{name} {value}" for name, value in one.items() if value is not None))
-    return 0
+    return Table.of(rows, notes=notes)

@@ -1,22 +1,23 @@
-"""Measure what a start costs: an import, help, loading a model, a first sentence.
+"""``profile start-up``: an import, help, loading a model, a first sentence.
 
 Each runs in a process of its own, and the processes alternate. The processor's time counts: other
 work on the machine hardly changes it, unless two threads share a core.
 """
 
-import argparse
 import itertools
 import shlex
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ...cli import arguments
 from ...errors import UsageError, option_error
+from ..data.table import Cells, Table, column
+from ..measure import machine
 from ..settings import Made
 
 PARADEC = [sys.executable, "-m", "fairseq_paradec"]
@@ -43,67 +44,51 @@ class Cost(NamedTuple):
     memory: float  # MiB, the most that was resident, shared files among it
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.epilog = "example: paradec start-up --model data-bin/demo.en-de --out runs/start-up.json"
-    add = parser.add_argument
-    add("--model", metavar="DIR", help="a folder of paradec pack")
-    add(
-        "--arch-size",
-        choices=arguments.ARCH_SIZES,
-        help="instead of --model: random weights of this size, packed alone in int8; their output "
-        "has as many tokens as the sentence",
-    )
-    add(
-        "--text",
-        type=arguments.utf8,
-        default="A dog runs.",
-        help="the sentence (default: %(default)s)",
-    )
-    add("--rounds", type=arguments.whole_number, default=5, help="(default: 5)")
-    add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
-    arguments.declare_table(parser, "Start-up")
+@dataclass(frozen=True)
+class StartProfile(Made):
+    """Of ``paradec profile start-up``."""
+
+    model: Path | None  # a model folder; None: there is an ``arch_size``
+    arch_size: str | None  # of random weights; None: there is a ``model``
+    text: str  # the sentence
+    rounds: int  # so many, interleaved
+    busy: bool  # also while others use the machine
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, and write the table.
+def measure_starts(asked: StartProfile) -> Table:
+    """Measure the processes; return the table.
 
     Raises:
         UsageError: a process fails.
     """
-    from ..data import documents
-
-    if (args.model is None) == (args.arch_size is None):
-        raise option_error("--model", args.model, "one of --model and --arch-size")
-    documents.check_out(args.out)
+    if (asked.model is None) == (asked.arch_size is None):
+        raise option_error("--model", asked.model, "one of --model and --arch-size")
     with tempfile.TemporaryDirectory(prefix="paradec-start-up-") as room:
-        model = args.model or random_folder(args.arch_size, Path(room))
-        _measure(args, model, [] if args.model else ["--max-len-a", "1", "--max-len-b", "0"])
-    return 0
+        model = asked.model or random_folder(str(asked.arch_size), Path(room))
+        return _measured(asked, str(model))
 
 
-def _measure(args: argparse.Namespace, model: str, limits: list[str]) -> None:
-    """Measure the processes in rounds, and write the table."""
-    from ..data import documents
-    from ..data.table import Table, column
-    from ..measure import machine
-
-    translate = ["translate", "--text", args.text, *limits, "--model"]
+def _measured(asked: StartProfile, model: str) -> Table:
+    """Measure the processes in rounds."""
+    limits = [] if asked.model else ["--max-len-a", "1", "--max-len-b", "0"]
+    translate = ["translate", "--text", asked.text, *limits, "--model"]
     load = "import sys, fairseq_paradec; fairseq_paradec.load(sys.argv[1])"
+    shown = asked.arch_size or model
     starts = {
         "import torch": [sys.executable, "-c", "import torch"],
         "import fairseq_paradec": [sys.executable, "-c", "import fairseq_paradec"],
         "paradec --help": [*PARADEC, "--help"],
         "fairseq_paradec.load": [sys.executable, "-c", load, model],
-        f"paradec {shlex.join(translate)} {args.arch_size or model}": [*PARADEC, *translate, model],
+        f"paradec {shlex.join(translate)} {shown}": [*PARADEC, *translate, model],
     }
-    costs = np.empty((args.rounds, len(starts), len(Cost._fields)))
-    for turn, (place, command) in itertools.product(range(args.rounds), enumerate(starts.values())):
-        if not args.busy:
+    costs = np.empty((asked.rounds, len(starts), len(Cost._fields)))
+    turns = itertools.product(range(asked.rounds), enumerate(starts.values()))
+    for turn, (place, command) in turns:
+        if not asked.busy:
             machine.wait_until_idle()
         costs[turn, place] = cost(command)
     medians = np.median(costs, axis=0)
-    rows = [
+    rows: list[Cells] = [
         {
             "start": start,
             column("processor_s", "processor, s", "s"): round(user, 2),
@@ -115,11 +100,11 @@ def _measure(args: argparse.Namespace, model: str, limits: list[str]) -> None:
     ]
     used = machine.busy_cores()
     notes = [
-        f"Medians of {args.rounds} rounds. Processor: the time that the process itself computes. "
+        f"Medians of {asked.rounds} rounds. Processor: the time that the process itself computes. "
         "Memory: the most that was resident, mapped files that processes share among it.",
         *([] if used is None else [f"Cores that others used after the last round: {used:.1f}."]),
     ]
-    documents.save_made(Made(args.argv, args.out, args.title), Table.of(rows, notes=notes))
+    return Table.of(rows, notes=notes)
 
 
 def random_folder(size: str, room: Path) -> str:
