@@ -24,6 +24,7 @@ import argparse
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from ...cli import arguments
 from ...errors import needs, option_error
@@ -141,11 +142,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help=f"other engines on the same checkpoint, too: {', '.join(PEERS)}, or both with a comma "
         f"(without LIST: {CTRANSLATE2}, which is for --device cpu)",
     )
-    yes = {"action": "store_const", "const": True}
-    add("--busy", **yes, help="measure on a busy machine too")
+    add("--busy", action="store_true", default=None, help="measure on a busy machine too")
     add(
         "--smoke",
-        **yes,
+        action="store_true",
+        default=None,
         help=f"a try-out of acceptance and quality: {SMOKE_SENTENCES} sentences, or one test set, "
         "and the first setting of each",
     )
@@ -181,6 +182,7 @@ def read(args: argparse.Namespace) -> Comparison:
     for name, flag in (("data", "DATA"), ("path", "--path"), ("out", "--out")):
         if not values[name] and not (name == "out" and args.preset == DEMO):
             raise needs("--preset", args.preset, flag)
+    _refuse_several(args.preset, values)
     if args.preset == TIMES and values["out"].suffix != ".json":
         raise option_error("--out", str(values["out"]), "a name that ends in .json")
     if args.preset == QUALITY and not values["subset"]:
@@ -189,6 +191,18 @@ def read(args: argparse.Namespace) -> Comparison:
     values["decoder"] = [*map(specs.read, values["decoder"] or ())]
     values["sweep"] = specs.read_sweeps(values["sweep"] or ())
     return Comparison(**values)
+
+
+def _refuse_several(preset: str, values: dict[str, Any]) -> None:
+    """Refuse several models or test sets where one is measured."""
+    if len(values["path"]) > 1 and preset not in (ACCEPTANCE, QUALITY):
+        raise option_error("--path", " ".join(values["path"]), "one; others in a --decoder")
+    subsets, references = values["subset"] or [], values["reference"] or []
+    if len(subsets) > 1 and preset not in (LOSSLESS, QUALITY):
+        raise option_error("--subset", ",".join(subsets), f"one with --preset {preset}")
+    if len(references) > max(1, len(subsets)):
+        given = " ".join(map(str, references))
+        raise option_error("--reference", given, "one for each subset")
 
 
 def demo_data() -> Path:

@@ -32,7 +32,7 @@ from .judge import DETOKENISED, agreement, references
 from .loading import choose, evenly
 from .peers import CTranslate2System, numbers_of_threads
 from .presets import LIMITS, Comparison
-from .specs import Spec, swept
+from .specs import Spec, reads, swept
 from .systems import PEER, FairseqSystem, Models, System
 from .text import quality_of
 from .timings import Benchmark, Plan
@@ -47,14 +47,11 @@ ALWAYS: dict[str, dict[str, Any]] = {
 
 def benchmark(asked: Comparison) -> int:
     """Measure, and write the three files; of the demo only print. Return the exit status."""
-    if len(asked.path) > 1:
-        raise option_error("--path", " ".join(asked.path), "one; others as --path of a --decoder")
     (path,) = asked.path
     usable_device(asked.device)
     if asked.peers:
         _check_peers(asked)
     check_inputs(asked.data, path)
-    assert asked.threads is not None
     # Before anything is built: generators are built with these threads.
     torch.set_num_threads(asked.threads[0])
     systems, left_out = make_systems(asked)
@@ -138,6 +135,9 @@ def make_systems(asked: Comparison) -> tuple[list[System], list[str]]:
     path, common = asked.path[0], dict(asked.limits)
     specs = [Spec.of(options, label) for label, options in ALWAYS.items()]
     specs += [each for spec in asked.decoder for each in swept(spec, asked.sweep)]
+    for name in asked.sweep:
+        if not any(reads(spec.options["decoding"], name) for spec in asked.decoder):
+            raise needs(f"--sweep {name.replace('_', '-')}", True, "a --decoder that reads it")
     systems: list[System] = [FairseqSystem(spec, models, path, common) for spec in specs]
     left_out: list[str] = []
     if CTRANSLATE2 in asked.peers:
@@ -191,7 +191,7 @@ def notes(setting: dict[str, Any], systems: Sequence[System], asked: Comparison)
     wanted = asked.sentences or len(systems[0].task.dataset(asked.subset))
     missing = wanted - setting["sentences"]
     too_large = [size for size in asked.batch_sizes if size > setting["sentences"]]
-    found = [
+    lines = [
         f"{setting['sentences']} sentences of {setting['data']} ({setting['subset']}), "
         f"{setting['timed sentences']} of them timed at batch 1, evenly from short to long; "
         f"{setting['rounds']} interleaved rounds after a warm-up; {setting['dtype']}, "
@@ -206,10 +206,10 @@ def notes(setting: dict[str, Any], systems: Sequence[System], asked: Comparison)
         ),
     ]
     if missing > 0:
-        found.append(f"{missing} sentences fewer than asked for: not there, empty, or too long.")
+        lines.append(f"{missing} sentences fewer than asked for: not there, empty, or too long.")
     if too_large:
-        found.append(f"Batch sizes above the number of sentences, not run: {too_large}.")
-    return found
+        lines.append(f"Batch sizes above the number of sentences, not run: {too_large}.")
+    return lines
 
 
 def save(path: Path, result: Result) -> None:
@@ -234,7 +234,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
     systems = []
     for system in bench.systems:
         name = system.label
-        found = {
+        outputs = {
             size: entries[f"outputs/{size}/{name}"]
             for size in sizes
             if f"outputs/{size}/{name}" in entries
@@ -245,14 +245,18 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
                 "command": system.command,
                 **({"options": system.options} if isinstance(system, FairseqSystem) else {}),
                 "promise": system.promise,
-                **{name: found["1"]["provenance"][name] for name in PROVENANCE},
+                **{name: outputs["1"]["provenance"][name] for name in PROVENANCE},
                 "parameters": system.parameters,
                 "dtype": system.dtype,
                 "threads": system.threads,
-                "passes": None if found["1"]["passes"] is None else sum(found["1"]["passes"]),
+                "passes": None if outputs["1"]["passes"] is None else sum(outputs["1"]["passes"]),
                 # With </s>, which every output ends in.
-                "tokens": sum(len(tokens) + 1 for tokens in found["1"]["tokens"]),
-                **({} if found["1"]["blocks"] is None else {"blocks": sum(found["1"]["blocks"])}),
+                "tokens": sum(len(tokens) + 1 for tokens in outputs["1"]["tokens"]),
+                **(
+                    {}
+                    if outputs["1"]["blocks"] is None
+                    else {"blocks": sum(outputs["1"]["blocks"])}
+                ),
                 "scores": quality.scores(texts[name]),
                 "differences": {
                     baseline: quality.differences(texts[name], texts[baseline])
@@ -262,12 +266,12 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
                     size: agreement(
                         system,
                         plan.sentences,
-                        one["tokens"],
+                        output["tokens"],
                         entries[f"outputs/{size}/{GREEDY}"]["tokens"],
                     )
-                    for size, one in found.items()
+                    for size, output in outputs.items()
                 },
-                "memory": {size: one["memory"] for size, one in found.items()},
+                "memory": {size: output["memory"] for size, output in outputs.items()},
                 "changed": bench.changed(name),
             }
         )
@@ -281,7 +285,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
         "systems": systems,
         "source_lengths": [int(sizes_of[i]) for i in plan.timed],
         "seconds": {
-            kind: {one: bench.seconds(f"{kind}/{one}") for one in bench.measured(kind)}
+            kind: {at: bench.seconds(f"{kind}/{at}") for at in bench.measured(kind)}
             for kind in ("latency", "throughput")
         },
     }

@@ -8,7 +8,7 @@ from ...registry import METHODS
 from ..analysis.blocks import METHOD, SINGLE_TOKENS
 from ..analysis.promises import EXACT
 from ..analysis.quality import Quality
-from ..data.table import Cells, Table, column
+from ..data.table import Cells, Column, Table, column
 from .presets import LOSSLESS, Comparison
 from .systems import OTHER_MODEL, RELAXED
 
@@ -39,11 +39,12 @@ ACCEPTANCE_OPTIONS = {
     "accept_distance": "epsilon",
     "min_block": "l",
 }
-_OPTIONAL = {
+_OPTIONAL: list[Column | str] = [
     *LOSSLESS_OPTIONS.values(),
     *ACCEPTANCE_OPTIONS.values(),
-    *("model", "drafter", "other", "drafts", BLOCK),
-} - {"k"}
+    *("model", "drafter", "other", "drafts"),
+    BLOCK,
+]
 
 
 def lossless(setting: "Setting", entry: Entry) -> Cells:
@@ -131,7 +132,7 @@ def histogram(entry: Entry) -> Cells:
 
 def without_idle(rows: Sequence[Cells]) -> list[Cells]:
     """Return the rows without columns of options that no row has."""
-    idle = {name for name in _OPTIONAL if all(row.get(name) is None for row in rows)}
+    idle = {name for name in _OPTIONAL if all(row.get(name) is None for row in rows)} - {"k"}
     if all(row["decoder"] != METHOD for row in rows):
         idle.add(BLOCK)
     return [{name: cell for name, cell in row.items() if name not in idle} for row in rows]

@@ -311,7 +311,7 @@ def measured(
         more |= {"own batch": batch_size}
         keys.append(key(asked, verifier.path, [drafter] if drafter else [], **more))
     journal = open_journal(asked)
-    missing = [one for one in (*judges, *keys) if one not in journal.entries]
+    missing = [name for name in (*judges, *keys) if name not in journal.entries]
     count = sum(map(len, sentences.values()))
     with tqdm(
         desc=asked.preset, total=len(missing) * count, unit=" sentences", disable=None
@@ -325,7 +325,7 @@ def measured(
                 wanted = journal.entries[judge]
                 journal.put(row, counted(setting, wanted, keep_texts, bar.update))
     journal.close()
-    return [journal.entries[one] for one in judge_of], [journal.entries[one] for one in keys]
+    return [journal.entries[name] for name in judge_of], [journal.entries[name] for name in keys]
 
 
 def open_journal(asked: Comparison) -> Journal:
@@ -354,8 +354,6 @@ def count(asked: Comparison) -> int:
     """Measure all settings and write the table; return the exit status."""
     if asked.threads:
         torch.set_num_threads(asked.threads[0])
-    if asked.preset != LOSSLESS and len(asked.subset) > 1:
-        raise option_error("--subset", ",".join(asked.subset), f"one with --preset {asked.preset}")
     settings = prepare(asked)
     quality = scorer(asked, settings[0].verifier)
     judges, entries = measured(asked, settings, quality is not None)

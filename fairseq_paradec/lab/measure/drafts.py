@@ -24,7 +24,7 @@ from ..data.journal import Journal
 from ..data.table import Cells, Table, column
 from ..settings import Made
 from .presets import Comparison
-from .systems import Output
+from .systems import Output, System
 from .timings import Benchmark, Plan
 
 #: The seed of the words that are changed.
@@ -83,8 +83,9 @@ class Translating:
         drafts: a draft for each of them; None: without.
     """
 
-    promise, threads, task = EXACT, None, None
-    dtype, parameters = "fp32", 0
+    promise, dtype, parameters = EXACT, "fp32", 0
+    threads: int | None = None
+    task: Any = None
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class Translating:
 
 def drafts(asked: Comparison) -> int:
     """Translate all edits by all decoders, with drafts and without; write the table."""
-    assert asked.out is not None and asked.threads is not None
+    assert asked.out is not None
     able = [name for name, method in METHODS.items() if method.is_lossless_by_default]
     for spec in asked.decoder:
         if spec.options != {"decoding": spec.label} or spec.label not in able:
@@ -160,7 +161,7 @@ def rows_of(
     before = [text for text in dict.fromkeys(edit.earlier) if text]
     known = dict(zip(before, translator.translate(before, decoding=GREEDY), strict=True))
     earlier = [known.get(text, "") for text in edit.earlier]
-    systems = [
+    systems: list[System] = [
         Translating(translator, decoding, edit.texts, given)
         for decoding in dict.fromkeys((GREEDY, *decodings))
         for given in (None, earlier)

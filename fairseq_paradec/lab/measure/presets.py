@@ -34,8 +34,14 @@ DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-s
 #: Sentences of a try-out.
 SMOKE_SENTENCES = 8
 
-_WHERE = {"dtype": "fp32", "device": "cpu"}
-_COUNTED = {"sentences": None, "reference": [], "title": None, "out": None, "sweep": []}
+_WHERE: Mapping[str, Any] = {"dtype": "fp32", "device": "cpu"}
+_COUNTED: Mapping[str, Any] = {
+    "sentences": None,
+    "reference": [],
+    "title": None,
+    "out": None,
+    "sweep": [],
+}
 
 #: By preset, its flags with their defaults; others are refused.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -76,7 +82,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "decoder": ["gad", "gad_pp"],
         "subset": ["valid"],
         "batch_sizes": [1],
-        "threads": None,
+        "threads": [],
         "smoke": False,
         "title": "Acceptance",
     },
@@ -114,10 +120,11 @@ class Comparison:
     subset: Sequence[str]  # of the data
     reference: Sequence[Path]  # plain text, one file for each subset; none: that of the data
     sentences: int | None  # how many; None: all
-    timed: int  # of them, for latency
+    timed: int | None  # of them, for latency; None: all
     rounds: int  # so many, interleaved
     batch_sizes: Sequence[int]  # sentences
-    threads: Sequence[int] | None  # of the CPU; the first is for all but latency
+    # of the CPU; the first is for all but latency; none: as the process begins
+    threads: Sequence[int]
     dtype: str  # of all decoders
     device: str  # ``cpu`` or ``cuda``
     limits: Mapping[str, Any]  # those of LIMITS that are given

@@ -62,11 +62,11 @@ def in_turns(
     Returns:
         The results of each system, by item.
     """
-    order, found = random.Random(turn), [[] for _ in compared]  # type: ignore[var-annotated]
+    order, results = random.Random(turn), [[] for _ in compared]  # type: ignore[var-annotated]
     for item in items:
         for place in order.sample(range(len(compared)), len(compared)):
-            found[place].append(work(compared[place], item))
-    return found
+            results[place].append(work(compared[place], item))
+    return results
 
 
 def all_rounds(
@@ -82,24 +82,24 @@ def all_rounds(
     Returns:
         The results by round, system and item; and the cores that others used in each round.
     """
-    found, used = [], []
+    by_round, used = [], []
     total = count * len(compared) * len(items)
     with tqdm(total=total, unit=f" {unit}", disable=None) as bar:
 
-        def counted(one: S, item: T) -> R:
+        def counted(system: S, item: T) -> R:
             bar.update()
-            return work(one, item)
+            return work(system, item)
 
         for turn in range(count):
             one_round = partial(in_turns, compared, items, turn, counted)
             results, cores = undisturbed(one_round, busy)
-            found.append(results)
+            by_round.append(results)
             used.append(cores)
-    return found, used
+    return by_round, used
 
 
 def others_used(used: Sequence[float | None], busy: bool) -> str:
     """Return a note with the largest number of cores that others used."""
     idle = "not checked (--busy), " if busy else ""
-    known = [one for one in used if one is not None]
+    known = [cores for cores in used if cores is not None]
     return f"others: {idle}{max(known) if known else 'unknown'} cores at most"

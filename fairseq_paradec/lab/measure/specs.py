@@ -102,7 +102,7 @@ def read(spec: str) -> Spec:
             parser.add_argument(flag(name), action="store_true", default=None)
         else:
             parser.add_argument(flag(name), type=ALL[name].kind)
-    found, left = parser.parse_known_args(words)
+    known, left = parser.parse_known_args(words)
     for word in left:
         name = word.split("=")[0]
         instead = f"{_INSTEAD[name]} of the benchmark, for all decoders" if name in _INSTEAD else ""
@@ -110,7 +110,7 @@ def read(spec: str) -> Spec:
         raise UsageError(
             f"--decoder: got {command!r}, and {name} is no flag of one decoder; allowed: {allowed}"
         )
-    options = {name: value for name, value in vars(found).items() if value is not None}
+    options = {name: value for name, value in vars(known).items() if value is not None}
     path = options.pop("path", None)
     return Spec(label, command, options, path)
 
@@ -169,11 +169,11 @@ def swept(spec: Spec, sweeps: Sweeps, left_out: Collection[str] = ()) -> list[Sp
     names = [name for name in sweeps if reads(decoding, name) and name not in left_out]
     names = [name for name in names if name not in spec.options]
     combinations = itertools.product(*(sweeps[name] for name in names))
-    found = []
+    specs = []
     for values in combinations:
         changes = {n: v for n, v in zip(names, values, strict=True) if v is not False}
         alone = decoding in METHODS and METHODS[decoding].drafts_alone
         if alone and "drafter_path" in changes:
             changes["path"] = changes.pop("drafter_path")
-        found.append(spec.changed(changes))
-    return found
+        specs.append(spec.changed(changes))
+    return specs

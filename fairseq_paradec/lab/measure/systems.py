@@ -96,9 +96,9 @@ class Models:
 
     def on(self, subset: str) -> "Models":
         """Return the same models for another subset."""
-        found = copy.copy(self)
-        found.subset = subset
-        return found
+        other = copy.copy(self)
+        other.subset = subset
+        return other
 
 
 class FairseqSystem:
@@ -148,9 +148,9 @@ class FairseqSystem:
         if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
             if not same_greedy(self.models, models.load(path)[0]):
                 return OTHER_MODEL
-        found = self.generator
-        stock = isinstance(found, StockDecoder)
-        beam = found.plain if stock else METHODS[found.config.decoding].reads_beam(found.config)
+        generator, config = self.generator, self.generator.config
+        stock = isinstance(generator, StockDecoder)
+        beam = generator.plain if stock else METHODS[config.decoding].reads_beam(config)
         if not (self.lossless or beam):
             return RELAXED
         if self.dtype != models.dtype:
@@ -170,8 +170,8 @@ class FairseqSystem:
 
     def provenance(self) -> Mapping[str, Any]:
         """Return how the last batch was decoded, as docs/trace.md describes it."""
-        found: Mapping[str, Any] = self.generator.provenance()
-        return found
+        facts: Mapping[str, Any] = self.generator.provenance()
+        return facts
 
     def search(self, sentences: Sequence[int]) -> list[list[dict[str, Any]]]:
         """Return the n-best lists of one batch, as fairseq has them."""
@@ -269,17 +269,17 @@ def decode(
     system: System, sentences: Sequence[int], size: int, advance: Callable[[int], Any]
 ) -> list[Output]:
     """Translate sentences in batches of a size, in their order; advance by the size of each."""
-    found: list[Output] = []
+    outputs: list[Output] = []
     for start in range(0, len(sentences), size):
-        found += system.translate(sentences[start : start + size])
-        advance(len(found) - start)
-    return found
+        outputs += system.translate(sentences[start : start + size])
+        advance(len(outputs) - start)
+    return outputs
 
 
 def columns(outputs: Sequence[Output]) -> dict[str, list[Any]]:
     """Return outputs as lists by name."""
-    found = {
+    by_name = {
         field.name: [getattr(output, field.name) for output in outputs]
         for field in dataclasses.fields(Output)
     }
-    return found | {"texts": found.pop("text")}
+    return by_name | {"texts": by_name.pop("text")}

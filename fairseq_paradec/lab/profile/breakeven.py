@@ -163,10 +163,10 @@ def _draft_options(asked: BreakEvenProfile, decoder: str, block_size: int) -> di
     if asked.beam is not None:
         return {"beam": asked.beam, DTYPE: asked.drafter_dtype}
     # Whole drafts, whatever the drafter thinks of them.
-    whole = {SHORTLIST: asked.drafter_shortlist, "draft_confidence": 0.0}
-    whole[DTYPE] = asked.drafter_dtype  # type: ignore[assignment]
+    whole: dict[str, Any] = {"block_size": block_size, "draft_confidence": 0.0}
+    whole |= {SHORTLIST: asked.drafter_shortlist, DTYPE: asked.drafter_dtype}
     reads = METHODS[decoder].reads
-    return {"block_size": block_size} | {n: value for n, value in whole.items() if n in reads}
+    return {name: value for name, value in whole.items() if name in (*reads, "block_size")}
 
 
 def find_drafters(pair: Pair, asked: BreakEvenProfile) -> dict[str, str | None]:
@@ -207,7 +207,7 @@ def make_samples(pair: Pair, asked: BreakEvenProfile) -> list[Any]:
     for source in sources:
         source[-1] = words.eos()
     dataset = LanguagePairDataset(sources, lengths, words)
-    return [dataset.collater([one]) for one in dataset]
+    return [dataset.collater([sentence]) for sentence in dataset]
 
 
 def row(
@@ -231,7 +231,10 @@ def row(
     rounded = [None if number is None else round(number, 3) for number in numbers]
     engine, decoder, size = curve
     cells: Cells = {"engine": engine, "decoder": decoder, columns[0]: size, "at": place}
-    return cells | {"rate": rate, **dict(zip(columns[1:], rounded, strict=True)), SPEED_UP: gain}
+    cells["rate"] = rate
+    cells |= dict(zip(columns[1:], rounded, strict=True))
+    cells[SPEED_UP] = gain
+    return cells
 
 
 def measure_breakeven(asked: BreakEvenProfile) -> Table:
@@ -465,9 +468,9 @@ def middle(costs: Sequence[Costs]) -> Costs:
     """Return the medians of sentences."""
     few, many = (
         (statistics.median(d for d, _ in some), statistics.median(t for _, t in some))
-        for some in ([one.few for one in costs], [one.many for one in costs])
+        for some in ([cost.few for cost in costs], [cost.many for cost in costs])
     )
-    return Costs(statistics.median(one.step for one in costs), few, many)
+    return Costs(statistics.median(cost.step for cost in costs), few, many)
 
 
 def beam_rows(
@@ -484,7 +487,7 @@ def beam_rows(
     measured: list[Cells] = []
     for drafting, of_rounds in zip(compared, costs, strict=True):
         for depth in dict.fromkeys(asked.block_sizes):
-            times = [one.rounds(depth) for one in of_rounds]
+            times = [cost.rounds(depth) for cost in of_rounds]
             # A round replaces as many plain steps as it takes itself.
             ratios = [time[depth] / time[0] for time in times]
             places: list[tuple[str, float | None, float]]

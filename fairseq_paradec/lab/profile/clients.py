@@ -107,12 +107,12 @@ async def in_turn(port: int, asked: Sequence[dict[str, str]], clients: int) -> A
     answers, each, numbers = [""] * len(asked), [0.0] * len(asked), iter(range(len(asked)))
     connections = [await connect(port) for _ in range(clients)]
 
-    async def client(one: Connection) -> None:
+    async def client(connection: Connection) -> None:
         for number in numbers:
             begin = time.perf_counter()
-            answers[number] = await one.ask(**asked[number])
+            answers[number] = await connection.ask(**asked[number])
             each[number] = time.perf_counter() - begin
-        one.writer.close()
+        connection.writer.close()
 
     begin = time.perf_counter()
     await asyncio.gather(*map(client, connections))
@@ -129,10 +129,10 @@ async def at_random(port: int, asked: Sequence[dict[str, str]], rate: float, see
 
     async def client(number: int, due: float) -> None:
         await asyncio.sleep(due - time.perf_counter())
-        one = free.pop() if free else await connect(port)
-        answers[number] = await one.ask(**asked[number])
+        connection = free.pop() if free else await connect(port)
+        answers[number] = await connection.ask(**asked[number])
         each[number] = time.perf_counter() - due
-        free.append(one)
+        free.append(connection)
 
     begin = due = time.perf_counter()
     tasks = []
@@ -140,20 +140,20 @@ async def at_random(port: int, asked: Sequence[dict[str, str]], rate: float, see
         due += draws.expovariate(rate)
         tasks.append(client(number, due))
     await asyncio.gather(*tasks)
-    for one in free:
-        one.writer.close()
+    for connection in free:
+        connection.writer.close()
     return Answered(time.perf_counter() - begin, answers, each)
 
 
 async def typing(port: int, asked: Sequence[dict[str, str]], drafted: bool) -> Answered:
     """Ask for texts one after another; the prediction of each is the last answer, if wanted."""
-    one, answers = await connect(port), [""]
+    connection, answers = await connect(port), [""]
     begin = time.perf_counter()
     for body in asked:
         more = {"prediction": answers[-1]} if drafted and " " in body["q"] else {}
-        answers.append(await one.ask(**body, **more))
+        answers.append(await connection.ask(**body, **more))
     seconds = time.perf_counter() - begin
-    one.writer.close()
+    connection.writer.close()
     return Answered(seconds, answers[1:], [])
 
 
@@ -181,7 +181,7 @@ def piped(process: subprocess.Popen[str], lines: Sequence[str]) -> Answered:
     with contextlib.suppress(BrokenPipeError):  # it says why
         process.stdin.write("".join(f"{line}\n" for line in lines))
         process.stdin.flush()
-    answers = [one.rstrip("\n") for one in itertools.islice(process.stdout, len(lines))]
+    answers = [answer.rstrip("\n") for answer in itertools.islice(process.stdout, len(lines))]
     if len(answers) < len(lines):
         raise UsageError("paradec translate ends, for the reason above")
     return Answered(time.perf_counter() - begin, answers, [])
@@ -208,9 +208,9 @@ def port_of(server: subprocess.Popen[str]) -> int:
     assert server.stderr is not None
     said = ""
     for said in server.stderr:
-        if found := re.search(r"serving at http://127.0.0.1:(\d+)/", said):
+        if serving := re.search(r"serving at http://127.0.0.1:(\d+)/", said):
             threading.Thread(target=server.stderr.read, daemon=True).start()
-            return int(found[1])
+            return int(serving[1])
     raise UsageError(said.strip() or "paradec serve ends")
 
 
@@ -267,7 +267,8 @@ class Bench:
 
     def seconds(self) -> float:
         """Return what the server and ``paradec translate`` have computed."""
-        return sum(machine.processor_seconds(one.pid) for one in (self.server, self.translate))
+        processes = self.server, self.translate
+        return sum(machine.processor_seconds(process.pid) for process in processes)
 
     def same(self, texts: Sequence[str], answered: Answered) -> Answered:
         """Return the answers.
@@ -379,7 +380,7 @@ def measure_clients(asked: ClientProfile) -> Table:
             stack.enter_context(started(translate, stdin=pipe, stdout=pipe)),
         )
         measures = [bench.many, bench.one, bench.load, bench.typing]
-        by_round = [[bench.undisturbed(one) for one in measures] for _ in range(asked.rounds)]
+        by_round = [[*map(bench.undisturbed, measures)] for _ in range(asked.rounds)]
     computed = {name: median(times) for name, times in bench.computed.items()}
     about = (
         (f"{asked.clients} clients", "sentences/s", f"translate, batch {BATCH_SIZE}", "≥ 0.85"),
@@ -388,16 +389,16 @@ def measure_clients(asked: ClientProfile) -> Table:
         ("typed, prediction", "ms a text", "greedy, without", "≥ 2.2"),
     )
     rows = []
-    for one, own in zip(about, zip(*by_round, strict=True), strict=True):
+    for labels, own in zip(about, zip(*by_round, strict=True), strict=True):
         rows.append(
             {
-                "clients": one[0],
-                "unit": one[1],
+                "clients": labels[0],
+                "unit": labels[1],
                 "served": round(median(each.served for each in own), 2),
-                "beside_it": one[2],
+                "beside_it": labels[2],
                 "that": round(median(each.beside for each in own), 2),
                 column("ratio", form=".2f"): Value.of([each.ratio for each in own]),
-                "target": one[3],
+                "target": labels[3],
             }
         )
     notes = [

@@ -44,17 +44,17 @@ def counted(work: Callable[[], Any], device: str) -> Counts:
     with profile(activities=kinds) as record:
         work()
         now(device)
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     busy = 0.0
     for event in record.events() or ():
         if event.device_type == DeviceType.CUDA:
             busy += event.time_range.elapsed_us()
             continue
-        found["operators"] += event.name.startswith("aten::") and event.cpu_parent is None
+        counts["operators"] += event.name.startswith("aten::") and event.cpu_parent is None
         for kind, names in (("launches", _LAUNCHES), ("waits", _WAITS), ("copies", _COPIES)):
-            found[kind] += event.name.startswith(names)
+            counts[kind] += event.name.startswith(names)
     kinds_of = ("launches", "waits", "copies", "operators")
-    launched, waits, copies, operators = (found[kind] for kind in kinds_of)
+    launched, waits, copies, operators = (counts[kind] for kind in kinds_of)
     return launched, waits, copies, operators, busy / 1000
 
 
@@ -109,13 +109,13 @@ def pass_rows(model: Any, source: dict[str, Any], width: int, device: str) -> li
     def once() -> None:
         scorer.step(chunk)
 
-    found = [_pass_row(f"pass of {width}", batch, once, device)]
+    rows = [_pass_row(f"pass of {width}", batch, once, device)]
     if device == "cuda":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):  # what a pass makes once is there by now
             once()
-        found.append(_pass_row(f"pass of {width}, CUDA graph", batch, graph.replay, device))
-    return found
+        rows.append(_pass_row(f"pass of {width}, CUDA graph", batch, graph.replay, device))
+    return rows
 
 
 def _pass_row(what: str, batch: int, once: Callable[[], Any], device: str) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def measure_modules(asked: ModuleProfile) -> Table:
 
 def _mean(each: list[dict[str, float]]) -> dict[str, float]:
     """Return the mean seconds of a round's sentences."""
-    return {name: statistics.fmean(one[name] for one in each) for name in each[0]}
+    return {name: statistics.fmean(seconds[name] for seconds in each) for name in each[0]}
 
 
 def _peak(system: FairseqSystem, sentence: int, device: str) -> float | None:

@@ -146,7 +146,7 @@ def measure_threads(asked: ThreadProfile) -> Table:
         )
         pairs = [[pair for (pair,) in own] for own in zip(*results, strict=True)]
         each = len(compared) // len(specs)  # of a decoder; the first is one thread
-        rows = [row(one, pairs[i], pairs[i - i % each]) for i, one in enumerate(compared)]
+        rows = [row(way, pairs[i], pairs[i - i % each]) for i, way in enumerate(compared)]
     notes = [
         f"{sentences} sentences of `{asked.subset}`, one at a time, all by each generator; medians "
         f"(lowest-highest) of {asked.rounds} interleaved rounds; "
