@@ -237,7 +237,7 @@ def row(
     return cells
 
 
-def measure_breakeven(asked: BreakEvenProfile) -> Table:
+def measure(asked: BreakEvenProfile) -> Table:
     """Measure; return the table, and draw the picture.
 
     Raises:

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -30,28 +29,12 @@ from ...translator.translator import BATCH_SIZE, BUFFER_SIZE, Translator
 from ..data.table import Table, Value, column
 from ..measure import machine, rounds
 from ..measure.drafts import typed
-from ..settings import Made
+from .asked import Clients
 
 #: The share of what many clients get at which requests come at random.
 LOAD = 0.7
 #: At most so often all is measured before the rounds, until auto_fast has found nothing new.
 WARM_UP = 8
-
-
-@dataclass(frozen=True)
-class ClientProfile(Made):
-    """Of ``paradec profile clients``."""
-
-    file: Path  # plain text, a sentence a line
-    model: Path  # a model folder
-    decoding: str | None  # of all but greedy search; None: as ``paradec translate``
-    clients: int  # that ask at once
-    limit: int  # sentences of a measurement of many clients
-    alone: int  # sentences of one client
-    typed: int  # lines that are typed
-    threads: int  # of each process
-    rounds: int  # so many, in which the measurements alternate
-    busy: bool  # also while others use the machine
 
 
 class Answered(NamedTuple):
@@ -222,7 +205,7 @@ class Bench:
 
     def __init__(
         self,
-        asked: ClientProfile,
+        asked: Clients,
         lines: Sequence[str],
         options: dict[str, str],
         server: subprocess.Popen[str],
@@ -350,7 +333,7 @@ def full(limit: int) -> int:
     return limit if limit < BUFFER_SIZE else limit // BUFFER_SIZE * BUFFER_SIZE
 
 
-def measure_clients(asked: ClientProfile) -> Table:
+def measure(asked: Clients) -> Table:
     """Measure; return the table.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -13,8 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 from ...engine.chunk import ChunkScorer
 from ..data.table import Table
 from ..measure.rounds import now
+from ..measure.specs import read
 from ..measure.systems import FairseqSystem
-from .harness import ProfiledDecoders
+from .asked import Launches
+from .harness import load
 
 #: What the profiler calls events of CUDA, by the beginning of their names.
 _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
@@ -28,14 +29,6 @@ CACHED = 10
 
 #: Of a piece of work: launches, waits, copies, operators, and milliseconds of the device.
 Counts = tuple[int, int, int, int, float]
-
-
-@dataclass(frozen=True)
-class LaunchProfile(ProfiledDecoders):
-    """Of ``paradec profile launches``."""
-
-    batch_sizes: Sequence[int]  # of decoders and of passes
-    chunks: Sequence[int]  # tokens of a pass
 
 
 def counted(work: Callable[[], Any], device: str) -> Counts:
@@ -128,9 +121,9 @@ def _pass_row(what: str, batch: int, once: Callable[[], Any], device: str) -> di
     return row(what, batch, 1, median(times[3:]), counted(once, device), device)
 
 
-def measure_launches(asked: LaunchProfile) -> Table:
+def measure(asked: Launches) -> Table:
     """Measure decoders and passes; return the table."""
-    systems, sentences = asked.load()
+    systems, sentences = load(asked, [*map(read, asked.decoder or ())])
     first = systems[0]
     sizes = [size for size in asked.batch_sizes if size <= len(sentences)]
     rows = [decoder_row(system, sentences, size) for size in sizes for system in systems]

@@ -4,7 +4,6 @@ Xia et al. 2022, Table 7.
 """
 
 import statistics
-from dataclasses import dataclass
 
 import torch
 
@@ -12,9 +11,10 @@ from ...errors import option_error
 from ..data.table import Cells, Column, Table, column
 from ..measure import machine, rounds
 from ..measure.clock import Clock, Parts
+from ..measure.specs import read
 from ..measure.systems import FairseqSystem
-from ..settings import Timing
-from .harness import ProfiledDecoders
+from .asked import Modules
+from .harness import load
 
 # Column -> the timed part of the generator, and its methods; of nested calls the outer one counts.
 PARTS: Parts = {
@@ -25,11 +25,6 @@ PARTS: Parts = {
     "decoder": ("scorer", ("step", "write")),
     "vocabulary": ("scorer", ("choose", "log_probs")),
 }
-
-
-@dataclass(frozen=True)
-class ModuleProfile(ProfiledDecoders, Timing):
-    """Of ``paradec profile modules``: the decoders are this package's."""
 
 
 def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, float]:
@@ -55,14 +50,14 @@ def row(system: FairseqSystem, rounds: list[dict[str, float]], peak: float | Non
     return cells | {column("peak_MiB", "peak MiB", "MiB"): peak}
 
 
-def measure_modules(asked: ModuleProfile) -> Table:
+def measure(asked: Modules) -> Table:
     """Profile all decoders; return the table.
 
     Raises:
         UsageError: a decoder is not of this package.
     """
     torch.set_num_threads(asked.threads)
-    systems, sentences = asked.load()
+    systems, sentences = load(asked, [*map(read, asked.decoder or ())])
     for system in systems:
         if not hasattr(system.generator, "scorer"):
             raise option_error("--decoder", system.command, "a decoder of this package")

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 from ...errors import UsageError, option_error
 from ..data.table import Cells, Table, column
 from ..measure import machine
-from ..settings import Made
+from .asked import Starts
 
 PARADEC = [sys.executable, "-m", "fairseq_paradec"]
 
@@ -44,18 +43,7 @@ class Cost(NamedTuple):
     memory: float  # MiB, the most that was resident, shared files among it
 
 
-@dataclass(frozen=True)
-class StartProfile(Made):
-    """Of ``paradec profile start-up``."""
-
-    model: Path | None  # a model folder; None: there is an ``arch_size``
-    arch_size: str | None  # of random weights; None: there is a ``model``
-    text: str  # the sentence
-    rounds: int  # so many, interleaved
-    busy: bool  # also while others use the machine
-
-
-def measure_starts(asked: StartProfile) -> Table:
+def measure(asked: Starts) -> Table:
     """Measure the processes; return the table.
 
     Raises:
@@ -68,7 +56,7 @@ def measure_starts(asked: StartProfile) -> Table:
         return _measured(asked, str(model))
 
 
-def _measured(asked: StartProfile, model: str) -> Table:
+def _measured(asked: Starts, model: str) -> Table:
     """Measure the processes in rounds."""
     limits = [] if asked.model else ["--max-len-a", "1", "--max-len-b", "0"]
     translate = ["translate", "--text", asked.text, *limits, "--model"]

@@ -5,7 +5,6 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from statistics import median
 from typing import Any, NamedTuple
@@ -18,10 +17,11 @@ from ...model_checks import BLOCK_NAT
 from ...plugin.tasks.loading import check_inputs
 from ..data.table import Cells, Table, Value, column
 from ..measure import machine, rounds
-from ..measure.specs import Spec
+from ..measure.specs import Spec, read
 from ..measure.systems import FairseqSystem
 from ..measure.traits import drafting
-from .harness import ProfiledDecoders
+from .asked import Threads
+from .harness import load
 
 #: When a generator began and ended; or sentences a second, and milliseconds of a sentence.
 Pair = tuple[float, float]
@@ -35,25 +35,15 @@ class Generators(NamedTuple):
     processes: Sequence[ProcessPoolExecutor]  # wait for their turns
 
 
-@dataclass(frozen=True)
-class ThreadProfile(ProfiledDecoders):
-    """Of ``paradec profile threads``; without decoders see ``usual``."""
-
-    drafter_path: str | None  # a drafter of the model; None: none
-    threads: Sequence[int]  # numbers of threads, and of generators
-    rounds: int  # so many, interleaved
-    busy: bool  # also while others use the machine
-
-
 # In a worker process: decodes all sentences by each generator; see ``_hold``.
 _HELD: list[Callable[[], list[Pair]]] = []
 
 
-def _hold(asked: ThreadProfile, spec: Spec, count: int, threads: int) -> int:
+def _hold(asked: Threads, spec: Spec, count: int, threads: int) -> int:
     """In a worker process: build generators on one model; return the number of sentences."""
     logging.disable(logging.WARNING)
     register()
-    systems, sentences = replace(asked, decoders=[spec] * count).load()
+    systems, sentences = load(asked, [spec] * count)
 
     def decode(system: FairseqSystem) -> Pair:
         begin = rounds.now()
@@ -72,7 +62,7 @@ def _decode() -> list[Pair]:
     return _HELD[0]()
 
 
-def measure(generators: Generators, sentences: int) -> Pair:
+def decode_all(generators: Generators, sentences: int) -> Pair:
     """Decode by all generators; return sentences per second, and milliseconds per sentence."""
     done = [worker.submit(_decode) for worker in generators.processes]
     begins, ends = zip(*(span for spans in done for span in spans.result()), strict=True)
@@ -111,12 +101,12 @@ def usual(drafter_path: str | None) -> list[Spec]:
     ]
 
 
-def measure_threads(asked: ThreadProfile) -> Table:
+def measure(asked: Threads) -> Table:
     """Measure all decoders on one thread, on several, and in processes; return the table."""
     check_inputs(asked.data, asked.path)
     most = max(asked.threads)
     torch.set_num_threads(most)  # as the head of the table says
-    specs = asked.decoders or usual(asked.drafter_path)
+    specs = [*map(read, asked.decoder or ())] or usual(asked.drafter_path)
     loading: list[Future[int]] = []
     with contextlib.ExitStack() as stack:
 
@@ -140,9 +130,9 @@ def measure_threads(asked: ThreadProfile) -> Table:
                 }
                 compared += [Generators(spec.label, by, pools) for by, pools in several.items()]
         sentences = [loaded.result() for loaded in loading][0]
-        rounds.in_turns(compared, [sentences], 0, measure)  # warms up
+        rounds.in_turns(compared, [sentences], 0, decode_all)  # warms up
         results, used = rounds.all_rounds(
-            compared, [sentences], asked.rounds, asked.busy, measure, "measurements"
+            compared, [sentences], asked.rounds, asked.busy, decode_all, "measurements"
         )
         pairs = [[pair for (pair,) in own] for own in zip(*results, strict=True)]
         each = len(compared) // len(specs)  # of a decoder; the first is one thread

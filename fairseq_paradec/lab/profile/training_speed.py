@@ -2,8 +2,6 @@
 
 import itertools
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -12,24 +10,14 @@ from ...training.trainee import Trainee
 from ..data.samples import series, speed_ups
 from ..data.table import Cells, Table, column
 from ..measure import rounds
-from ..settings import Made, Timing
+from . import update_speed
+from .asked import Training
 
 
-@dataclass(frozen=True)
-class TrainingProfile(Made, Timing):
-    """Of ``paradec profile training-speed``."""
-
-    data: str  # fairseq's data folder
-    arch: Sequence[str]  # architectures; with ``before``, flags may follow each
-    flags: Sequence[str]  # of fairseq-train, for all of them
-    before: str | None  # an older checkout; None: architectures are compared
-    max_tokens: int  # of a batch
-    batches: int  # how many
-    device: str  # ``cpu`` or ``cuda``
-
-
-def measure_training(asked: TrainingProfile) -> Table:
+def measure(asked: Training) -> Table:
     """Train all architectures in alternation; return the table."""
+    if asked.before is not None:
+        return update_speed.measure(asked)
     usable_device(asked.device)
     torch.set_num_threads(asked.threads)
     trainees = [Trainee(asked.data, arch, asked.flags, asked.device) for arch in asked.arch]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ...errors import UsageError, option_error
 from ..data.table import Cells, Table, Value, column
 from ..measure import rounds
-from .training_speed import TrainingProfile
+from .asked import Training
 
 PACKAGE = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("updates_worker.py")
@@ -114,7 +114,7 @@ class Side:
         self.close()
 
 
-def measure_updates(asked: TrainingProfile) -> Table:
+def measure(asked: Training) -> Table:
     """Let both checkouts make updates in turns; return the table.
 
     Raises:
@@ -143,9 +143,7 @@ def measure_updates(asked: TrainingProfile) -> Table:
     return Table.of(rows, notes=notes)
 
 
-def _compare(
-    asked: TrainingProfile, spec: Trained, before: Path
-) -> tuple[Cells, list[float | None]]:
+def _compare(asked: Training, spec: Trained, before: Path) -> tuple[Cells, list[float | None]]:
     """Measure an architecture; return its row, and the cores that others used."""
     data = os.path.abspath(asked.data)
     flags = [data, *COMMON, "--max-tokens", str(asked.max_tokens), *asked.flags]

@@ -10,8 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,25 +18,13 @@ from ...cli.translate_corpus import PART
 from ...errors import UsageError, option_error
 from ..data.table import Cells, Table, Value, column
 from ..measure import machine
-from ..settings import Made
+from .asked import Workers
 
 #: Stands for a new folder in the flags of a command.
 PARTS = "PARTS"
 
 
-@dataclass(frozen=True)
-class WorkerProfile(Made):
-    """Of ``paradec profile workers``."""
-
-    file: Path  # a text, a sentence on each line
-    model: Path  # a model folder
-    processes: Sequence[int]  # numbers of workers
-    cluster: str | None  # by as many workers of this Ray cluster, too; None: not
-    rounds: int  # so many, interleaved
-    busy: bool  # also while others use the machine
-
-
-def measure_workers(asked: WorkerProfile) -> Table:
+def measure(asked: Workers) -> Table:
     """Measure all commands; return the table.
 
     Raises:
@@ -83,7 +69,7 @@ def measure_workers(asked: WorkerProfile) -> Table:
     return Table.of(rows, notes=notes)
 
 
-def _seconds(asked: WorkerProfile, path: Path, flags: list[str]) -> float:
+def _seconds(asked: Workers, path: Path, flags: list[str]) -> float:
     """Return the seconds of a command for a file; PARTS stands for a new folder.
 
     Raises:
