@@ -30,7 +30,7 @@ from fairseq_paradec.lab.data.journal import Journal
 from fairseq_paradec.lab.data.table import Value
 from fairseq_paradec.lab.measure import benchmark, judge, loading, machine, systems
 from fairseq_paradec.lab.measure.peers import numbers_of_threads
-from fairseq_paradec.lab.measure.specs import Spec, read, split_label
+from fairseq_paradec.lab.measure.specs import Spec, read, read_sweeps, split_label, swept
 from fairseq_paradec.lab.measure.systems import FairseqSystem, Models, Output
 from fairseq_paradec.lab.measure.timings import Benchmark, Plan
 from fairseq_paradec.lab.measure.transformers_peer import converted, transformers_systems
@@ -502,3 +502,30 @@ def test_the_order_of_sentences_is_always_the_same(always, monkeypatch):
     monkeypatch.setattr(dataset, "shuffle", True)
     assert any(dataset.ordered_indices().tolist() != order for _ in range(5))
     assert loading.by_length(dataset) == order
+
+
+def test_a_decoder_gets_every_combination_of_what_it_reads():
+    sweeps = read_sweeps(["block-size=3,5", "accept-margin=1,2.5", "block-size=5,8", "beam=1"])
+    assert sweeps == {"block_size": [3, 5, 8], "accept_margin": [1.0, 2.5], "beam": [1]}
+    labels = {
+        "greedy": ["greedy"],
+        "pgj": ["pgj --block-size 3", "pgj --block-size 5", "pgj --block-size 8"],
+        "pgj --block-size 4": ["pgj --block-size 4"],  # its own stays
+        "wide=hgj": ["wide, block-size 3", "wide, block-size 5", "wide, block-size 8"],
+        "beam": ["beam --beam 1"],
+    }
+    for text, wanted in labels.items():
+        assert [spec.label for spec in swept(read(text), sweeps)] == wanted
+    relaxed = swept(read("gad_pp"), sweeps)
+    assert len(relaxed) == 6 and relaxed[1].options == {
+        "decoding": "gad_pp",
+        "block_size": 3,
+        "accept_margin": 2.5,
+    }
+    (drafter,) = swept(read("nat"), read_sweeps([f"drafter-path={MODEL}"]))
+    assert (drafter.path, drafter.options) == (MODEL, {"decoding": "nat"})
+    on, off = swept(read("pgj"), read_sweeps(["adaptive-block=yes,no"]))
+    assert on.options == {"decoding": "pgj", "adaptive_block": True}
+    assert off.options == {"decoding": "pgj"}
+    with pytest.raises(UsageError, match="--sweep: got 'adaptive-block=2'; allowed: yes or no"):
+        read_sweeps(["adaptive-block=2"])

@@ -32,6 +32,27 @@ OUT = ["--out", "never-written.json"]
         ),
         (["demo"], ["DATA", "data-bin/demo-small.en-de in a checkout"]),
         (["demo", "--timed", "4"], ["--timed 4 excludes --preset demo"]),
+        (["demo", "--", "--beam", "4"], ["-- excludes --preset demo"]),
+        (
+            ["benchmark", *LOSSLESS[1:2], *LOSSLESS[4:], *LOSSLESS[4:], *OUT],
+            ["--path", "model.pt", "one; others in a --decoder"],
+        ),
+        (
+            [*LOSSLESS, *OUT, "--preset", "times", "--subset", "test,valid"],
+            ["--subset: got 'test,valid'", "one with --preset times"],
+        ),
+        (
+            [*LOSSLESS, *OUT, "--reference", "a", "--reference", "b"],
+            ["--reference: got 'a b'", "one for each subset"],
+        ),
+        (
+            [*LOSSLESS, *OUT, "--preset", "times", "--sweep", "drafter-path=setup.py"],
+            ["--sweep drafter-path needs a --decoder that reads it"],
+        ),
+        (
+            ["profile", "workers", "x", "--model", "y", *OUT, "--", "--lr", "1"],
+            ["-- excludes workers"],
+        ),
         (["benchmark", str(DEMO), *OUT], ["--preset times needs --path"]),
         (LOSSLESS, ["--preset lossless needs --out"]),
         (
