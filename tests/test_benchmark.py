@@ -8,6 +8,8 @@ import copy
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -492,7 +494,21 @@ def test_a_busy_machine_is_not_timed(monkeypatch):
     clock.process_time.side_effect = [10.0, 13.0]
     clock.monotonic.side_effect = [1000.0, 1004.0]
     monkeypatch.setattr(machine, "time", clock)
+    monkeypatch.setattr(machine, "_childrens_seconds", lambda: 0.0)
     assert machine.Others().cores() == 0.5
+
+
+def test_children_and_theirs_are_no_others():
+    """While they run, and when they have ended."""
+    work = "import time\nwhile time.process_time() < 0.3: pass"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {work!r}])"
+    before = machine._childrens_seconds()
+    child = [sys.executable, "-S", "-c", f"{parent}; input()"]
+    with subprocess.Popen(child, stdin=subprocess.PIPE) as process:
+        while machine._childrens_seconds() < before + 0.3:
+            assert process.poll() is None
+        process.communicate(b"\n")
+    assert 0.3 <= machine._childrens_seconds() - before < 0.9
 
 
 def test_the_order_of_sentences_is_always_the_same(always, monkeypatch):

@@ -32,6 +32,10 @@ OUT = ["--out", "never-written.json"]
         ),
         (["demo"], ["DATA", "data-bin/demo-small.en-de in a checkout"]),
         (["demo", "--timed", "4"], ["--timed 4 excludes --preset demo"]),
+        (
+            [*LOSSLESS, *OUT, "--decoder", "pgj", "--sweep", "block-size=3"],
+            ["--sweep: got 'block-size'", "drafter-path", "with --preset lossless"],
+        ),
         (["demo", "--", "--beam", "4"], ["-- excludes --preset demo"]),
         (
             ["benchmark", *LOSSLESS[1:2], *LOSSLESS[4:], *LOSSLESS[4:], *OUT],

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
-from ...config import flag
+from ...config import ENGINE_FLAGS, flag
 from ...engine.settings import usable_device
 from ...errors import UsageError, needs, option_error
 from ...images import holds_images
@@ -40,6 +40,9 @@ from .specs import Spec, swept
 from .systems import BEAM, OTHER_MODEL, FairseqSystem, Models, same_greedy
 from .text import quality_of
 from .traits import traits
+
+#: What may be swept in ``lossless``, whose settings have the other options themselves.
+FREE = ("drafter_path", "drafter_dtype", "beam", *ENGINE_FLAGS)
 
 #: n-best lists of tokens, by subset and the sentences' numbers.
 Lists = Mapping[str, Mapping[str, list[list[int]]]]
@@ -168,6 +171,10 @@ def _of_decoder(asked: Comparison, verifier: Verifier, spec: Spec, several: bool
             return []  # a base, to compare with
     if asked.preset != LOSSLESS:
         return swept(spec, asked.sweep, left_out)
+    for name in asked.sweep:
+        if name not in FREE:
+            free = ", ".join(option.replace("_", "-") for option in FREE)
+            raise option_error("--sweep", name.replace("_", "-"), f"{free} with --preset lossless")
     first = {name: values for name, values in asked.sweep.items() if name == "drafter_path"}
     drafted = swept(spec, first, left_out)
     return [

@@ -238,20 +238,9 @@ class Bench:
 
     def undisturbed(self, measure: Callable[[], Measured]) -> Measured:
         """Measure on an idle machine, and note how many cores others use meanwhile."""
-        if not self.asked.busy:
-            machine.wait_until_idle()
-        others, begin, before = machine.Others(), time.perf_counter(), self.seconds()
-        measured, used = measure(), others.cores()
-        if used is not None:  # the server and paradec translate are no others
-            own = (self.seconds() - before) / (time.perf_counter() - begin)
-            used = round(max(0.0, used - own), 3)
+        measured, used = rounds.undisturbed(measure, self.asked.busy)
         self.others.append(used)
         return measured
-
-    def seconds(self) -> float:
-        """Return what the server and ``paradec translate`` have computed."""
-        processes = self.server, self.translate
-        return sum(machine.processor_seconds(process.pid) for process in processes)
 
     def same(self, texts: Sequence[str], answered: Answered) -> Answered:
         """Return the answers.

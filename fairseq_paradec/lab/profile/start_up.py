@@ -4,7 +4,6 @@ Each runs in a process of its own, and the processes alternate. The processor's 
 work on the machine hardly changes it, unless two threads share a core.
 """
 
-import itertools
 import shlex
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import numpy as np
 
 from ...errors import UsageError, option_error
 from ..data.table import Cells, Table, column
-from ..measure import machine
+from ..measure import rounds
 from .asked import Starts
 
 PARADEC = [sys.executable, "-m", "fairseq_paradec"]
@@ -69,12 +68,10 @@ def _measured(asked: Starts, model: str) -> Table:
         "fairseq_paradec.load": [sys.executable, "-c", load, model],
         f"paradec {shlex.join(translate)} {shown}": [*PARADEC, *translate, model],
     }
-    costs = np.empty((asked.rounds, len(starts), len(Cost._fields)))
-    turns = itertools.product(range(asked.rounds), enumerate(starts.values()))
-    for turn, (place, command) in turns:
-        if not asked.busy:
-            machine.wait_until_idle()
-        costs[turn, place] = cost(command)
+    results, used = rounds.all_rounds(
+        [*starts.values()], [None], asked.rounds, asked.busy, lambda start, _: cost(start), "starts"
+    )
+    costs = np.array([[own for (own,) in of_round] for of_round in results])
     medians = np.median(costs, axis=0)
     rows: list[Cells] = [
         {
@@ -86,11 +83,10 @@ def _measured(asked: Starts, model: str) -> Table:
         }
         for start, (user, system, whole, memory) in zip(starts, medians.tolist(), strict=True)
     ]
-    used = machine.busy_cores()
     notes = [
         f"Medians of {asked.rounds} rounds. Processor: the time that the process itself computes. "
-        "Memory: the most that was resident, mapped files that processes share among it.",
-        *([] if used is None else [f"Cores that others used after the last round: {used:.1f}."]),
+        "Memory: the most that was resident, mapped files that processes share among it; "
+        f"{rounds.others_used(used, asked.busy)}.",
     ]
     return Table.of(rows, notes=notes)
 
