@@ -223,7 +223,7 @@ def demo_data() -> Path:
 def compare(asked: Comparison) -> int:
     """Do what a preset asks for; return the exit status."""
     from ..data import documents
-    from ..measure import benchmark, counts, demo, drafts
+    from ..measure import benchmark, counts, demo, drafts, generated
 
     if asked.out is not None:
         documents.check_out(asked.out)
@@ -232,6 +232,6 @@ def compare(asked: Comparison) -> int:
         if asked.text:
             print("\n" + demo.translated(Path(asked.data), asked.text))
         return status
-    works = {LOSSLESS: counts.count, ACCEPTANCE: counts.count, QUALITY: counts.score}
+    works = {LOSSLESS: counts.count, ACCEPTANCE: counts.count, QUALITY: generated.score}
     works |= {TIMES: benchmark.benchmark, DRAFTS: drafts.drafts}
     return works[asked.preset](asked)

@@ -7,9 +7,8 @@ whose checkpoints, data, options, plugin or machine have changed.
 """
 
 import collections
-import hashlib
+import functools
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from tqdm import tqdm
 
 from ...config import ENGINE_FLAGS, flag
 from ...engine.settings import usable_device
-from ...errors import UsageError, needs, option_error
+from ...errors import needs, option_error
 from ...images import holds_images
 from ...plugin.tasks.loading import check_inputs
 from ...registry import HEADS, METHODS
@@ -27,13 +26,11 @@ from ..analysis.blocks import SINGLE_TOKENS, block_sizes
 from ..analysis.promises import EXACT
 from ..analysis.quality import Quality
 from ..analysis.text_table import table as in_terminal
-from ..data import documents
-from ..data.journal import Journal
 from ..data.table import Cells, Table
-from ..settings import Made
-from . import count_rows, generated
+from . import count_rows
 from .inputs import origin, subset_files
 from .judge import read_references, score_columns, target_language, targets
+from .kept import key, open_journal, save
 from .loading import choose
 from .presets import LOSSLESS, SMOKE_SENTENCES, Comparison
 from .specs import Spec, swept
@@ -286,16 +283,6 @@ def counted(
 # ---- all settings -------------------------------------------------------------------------------
 
 
-def key(asked: Comparison, path: str, files: Sequence[str], **more: Any) -> str:
-    """Return the key of a result: a checksum of everything that it depends on."""
-    made_of = {
-        subset: origin(asked.data, subset, [*path.split(os.pathsep), *files])
-        for subset in asked.subset
-    }
-    where = [asked.dtype, asked.device, dict(asked.limits)]
-    return hashlib.sha256(json.dumps([made_of, where, more]).encode()).hexdigest()
-
-
 def measured(
     asked: Comparison, settings: Sequence[Setting], keep_texts: bool
 ) -> tuple[list[Lists], list[dict[str, Any]]]:
@@ -304,19 +291,23 @@ def measured(
     Returns:
         For each setting the judge's outputs, and its entry: see ``counted``.
     """
-    size = max(asked.batch_sizes)
+    size, sentences = max(asked.batch_sizes), settings[0].verifier.sentences
+    where = [asked.dtype, asked.device, dict(asked.limits), sentences, size]
+
+    @functools.cache
+    def inputs(path: str, drafter: str | None) -> dict[str, Any]:
+        files = [*path.split(os.pathsep), *([drafter] if drafter else [])]
+        return {subset: origin(asked.data, subset, files) for subset in asked.subset}
+
     judges: dict[str, tuple[Verifier, int]] = {}
     keys, judge_of = [], []
-    sentences = settings[0].verifier.sentences
-    for verifier, spec, batch_size in settings:
-        setting = Setting(verifier, spec, batch_size)
-        more = {"sentences": sentences, "batch": size, "beam": setting.beam}
-        judge_of.append(key(asked, verifier.path, [], **more))
-        judges[judge_of[-1]] = verifier, setting.beam
-        drafter = spec.path or spec.options.get("drafter_path")
-        more |= {"options": dict(spec.options), "of": spec.path, "texts": keep_texts}
-        more |= {"own batch": batch_size}
-        keys.append(key(asked, verifier.path, [drafter] if drafter else [], **more))
+    for setting in settings:
+        path, spec = setting.verifier.path, setting.spec
+        judge_of.append(key(inputs(path, None), where, setting.beam))
+        judges[judge_of[-1]] = setting.verifier, setting.beam
+        made_of = inputs(path, spec.path or spec.options.get("drafter_path"))
+        own = [dict(spec.options), spec.path, setting.batch_size, keep_texts]
+        keys.append(key(made_of, where, setting.beam, own))
     journal = open_journal(asked)
     missing = [name for name in (*judges, *keys) if name not in journal.entries]
     count = sum(map(len, sentences.values()))
@@ -335,13 +326,6 @@ def measured(
     return [journal.entries[name] for name in judge_of], [journal.entries[name] for name in keys]
 
 
-def open_journal(asked: Comparison) -> Journal:
-    """Return the rows that are made."""
-    assert asked.out is not None
-    head = {"schema": asked.preset, "version": 1}
-    return Journal(asked.out.with_suffix(".partial.jsonl"), head)
-
-
 def scorer(asked: Comparison, verifier: Verifier) -> Quality | None:
     """Return the scorer of outputs; None for texts without ``--reference``.
 
@@ -351,9 +335,11 @@ def scorer(asked: Comparison, verifier: Verifier) -> Quality | None:
     if asked.preset == LOSSLESS or not (asked.reference or holds_images(asked.data)):
         return None
     ((subset, numbers),) = verifier.sentences.items()
-    lines = targets(asked.data, subset)
     if asked.reference:
-        lines = read_references(asked.reference[0], "--reference", len(lines))
+        count = len(verifier.task.dataset(subset))
+        lines = read_references(asked.reference[0], "--reference", count)
+    else:
+        lines = targets(asked.data, subset)
     return quality_of(asked.data, target_language(asked.data), [lines[i] for i in numbers])
 
 
@@ -386,12 +372,6 @@ def count(asked: Comparison) -> int:
     return 0
 
 
-def save(asked: Comparison, title: str, table: Table) -> None:
-    """Write the table."""
-    assert asked.out is not None
-    documents.save_made(Made(asked.argv, asked.out, title), table)
-
-
 def _mark_other_models(settings: Sequence[Setting], rows: Sequence[Cells]) -> None:
     """Label what is exact or relaxed for a model with other greedy outputs than the first."""
     first = settings[0].verifier
@@ -421,78 +401,3 @@ def _score(
         if len({*paths}) > 1:
             baselines["first"] = greedy[paths[0]]
         row |= score_columns(quality, texts, baselines)
-
-
-# ---- quality: by fairseq-generate ---------------------------------------------------------------
-
-
-def score(asked: Comparison) -> int:
-    """Translate test sets with fairseq-generate, score and write; return the exit status."""
-    for path in asked.path:
-        check_inputs(asked.data, path)
-    for subset in asked.subset:
-        subset_files(asked.data, subset)
-    tests = references(asked)
-    language = target_language(asked.data)
-    sweeps = [[(name, value) for value in values] for name, values in asked.sweep.items()]
-    settings = [*itertools.product(tests, itertools.product(*sweeps), asked.path)]
-    journal, rows = open_journal(asked), []
-    first: dict[Any, list[str]] = {}
-    for subset, options, path in tqdm(settings[: 1 if asked.smoke else None], disable=None):
-        texts = translated(asked, journal, subset, dict(options), path)
-        if len(texts) != len(tests[subset]):
-            raise UsageError(
-                f"fairseq-generate gave {len(texts)} outputs for {subset} of {asked.data}, and "
-                f"there are {len(tests[subset])} references; allowed: a --reference of as many "
-                "lines as the subset has, and no flags after -- that choose among its sentences"
-            )
-        quality = quality_of(asked.data, language, tests[subset])
-        row: Cells = {"model": path, "subset": subset, "beam": None, **dict(options)}
-        row["sentences"] = len(texts)
-        # Against the first model, in the same setting.
-        baseline = first.setdefault((subset, options), texts)
-        row |= score_columns(quality, texts, {"first": baseline} if len(asked.path) > 1 else {})
-        rows.append(row)
-    journal.close()
-    notes = [f"{quality.compared}."]
-    notes += [f"{name}: {signature}" for name, signature in quality.signatures().items()]
-    if len(asked.path) > 1:
-        notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
-    table = Table.of(rows, notes=notes)
-    save(asked, asked.title or "Quality", table)
-    print(in_terminal(table))
-    return 0
-
-
-def translated(
-    asked: Comparison, journal: Journal, subset: str, options: Mapping[str, Any], path: str
-) -> list[str]:
-    """Return the translations of one setting, which are written beside the result, too."""
-    flags = [word for name, value in options.items() for word in (flag(name), str(value))]
-    # The checkpoint's own beam search, unless FLAGS say another.
-    flags = [*(["--decoding", "auto"] if "beam" in options else []), *flags, *asked.flags]
-    files = path.split(os.pathsep)
-    made_of = {"flags": flags, "path": path, **origin(asked.data, subset, files)}
-    name = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
-    if name not in journal.entries:
-        journal.put(name, generated.translate(asked.data, path, subset, flags))
-    texts: list[str] = journal.entries[name]
-    ends = "".join(f".{option}{value}" for option, value in options.items())
-    assert asked.out is not None
-    out = asked.out.with_suffix(f".{asked.path.index(path)}.{subset}{ends}.txt")
-    documents.write(out, "".join(f"{text}\n" for text in texts))
-    return texts
-
-
-def references(asked: Comparison) -> dict[str, list[str]]:
-    """Return the references of each subset: of images the targets of DATA."""
-    given = asked.reference
-    if holds_images(asked.data):
-        if given:
-            allowed = "none: images are scored against DATA's own"
-            raise option_error("--reference", str(given[0]), allowed)
-        return {subset: targets(asked.data, subset) for subset in asked.subset}
-    tests = dict(zip(asked.subset, (read_references(file, "--reference") for file in given)))
-    if len(asked.subset) != len(given) or len(tests) != len(given):
-        raise option_error("--reference", " ".join(map(str, given)), "one for each subset")
-    return tests
