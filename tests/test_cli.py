@@ -36,6 +36,7 @@ OUT = ["--out", "never-written.json"]
             [*LOSSLESS, *OUT, "--decoder", "pgj", "--sweep", "block-size=3"],
             ["--sweep: got 'block-size'", "drafter-path", "with --preset lossless"],
         ),
+        (["demo", str(DEMO), "--sweep", "beam=2"], ["--sweep: got 'beam'", "block-size"]),
         (["demo", "--", "--beam", "4"], ["-- excludes --preset demo"]),
         (
             ["benchmark", *LOSSLESS[1:2], *LOSSLESS[4:], *LOSSLESS[4:], *OUT],

@@ -32,11 +32,13 @@ def comparison(asked: Comparison) -> Comparison:
     """Return a benchmark of the demo's decoders, and of those that are given.
 
     Raises:
-        UsageError: DATA has no test set.
+        UsageError: DATA has no test set, or another option is swept.
     """
     data = Path(asked.data)
     if data.is_dir() and not any(data.glob("test.*")):
         raise option_error("DATA", asked.data, "a folder with a `test` subset")
+    for name in asked.sweep.keys() - {"block_size"}:
+        raise option_error("--sweep", name.replace("_", "-"), "block-size with --preset demo")
     own = {spec.label: spec for spec in decoders(data, asked.sweep["block_size"])}
     own |= {spec.label: spec for spec in asked.decoder}
     return dataclasses.replace(
