@@ -87,6 +87,27 @@ def test_the_table(tmp_path, capsys):
     assert "--decoder: got 'beam'" in capsys.readouterr().err
 
 
+def test_finished_rounds_are_kept(tmp_path, capsys, monkeypatch):
+    """The same command runs the others; another one is refused."""
+    out, rounds = tmp_path / "modules.json", []
+    given = [str(DEMO), "--path", str(DEMO / "model.pt"), "--sentences", "2", "--rounds", "3"]
+    given += ["--busy", "--out", str(out), "--decoder", "greedy"]
+    real = modules.rounds.undisturbed
+
+    def undisturbed(work, busy):
+        rounds.append(work)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        return real(work, busy)
+
+    monkeypatch.setattr(modules.rounds, "undisturbed", undisturbed)
+    assert profile(["modules", *given]) == 130 and not out.exists()
+    assert profile(["modules", *given, "--decoder", "pgj"]) == 2
+    assert "holds an unfinished run with other argument decoder" in capsys.readouterr().err
+    assert profile(["modules", *given]) == 0
+    assert len(rounds) == 2 + 2 and [*tmp_path.iterdir()] == [out]
+
+
 ONE_LAYER = ("layers=1", "embed-dim=8", "ffn-embed-dim=8", "attention-heads=2")
 SIZES = [f"--{side}-{size}" for side in ("encoder", "decoder") for size in ONE_LAYER]
 

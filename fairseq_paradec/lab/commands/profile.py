@@ -1,7 +1,8 @@
 """Measure one thing: what passes, drafts, modules, threads, workers, clients or starts cost.
 
 Each WHAT is measured in interleaved rounds on an idle machine (--busy: on any), and makes one
-table: in the terminal, and in the JSON file of --out.
+table: in the terminal, and in the JSON file of --out. Finished rounds are kept beside that file:
+the same command goes on from there.
 """
 
 import argparse
@@ -28,6 +29,7 @@ class What(NamedTuple):
     title: str | None  # of the table; None: made of what is measured, and --out is not needed
     example: str  # the arguments of an example
     kind: type | None  # what is asked for; None: of breakeven, whose models passes has too
+    resumes: bool = True  # whether finished rounds are kept, and ``measure`` takes their journal
 
 
 MODEL = "data-bin/demo.en-de --path data-bin/demo.en-de/model.pt"
@@ -40,6 +42,7 @@ WHATS = {
         "Launches",
         f"{MODEL} --decoder greedy --out runs/launches.json",
         asked.Launches,
+        resumes=False,
     ),
     "breakeven": What(
         "breakeven",
@@ -76,6 +79,7 @@ WHATS = {
         "Clients of a server",
         f"{SMALL}/raw/demo.en --model {SMALL} --out runs/clients.json",
         asked.Clients,
+        resumes=False,  # a round depends on the one before it
     ),
     "start-up": What(
         "start_up",
@@ -133,14 +137,15 @@ def _harness(what: What) -> Callable[[argparse.Namespace], int]:
         wanted = _breakeven(args) if what.kind is None else settings(what.kind, args)
         from ..analysis.markdown import markdown
         from ..data import documents
+        from ..profile import harness
 
         if args.out is not None:
             documents.check_out(args.out)
-        with arguments.quiet():
-            module = importlib.import_module(f"..profile.{what.module}", __package__)
-            table = module.measure(wanted)
-        if args.out is not None:
-            documents.save_made(Made(args.argv, args.out, args.title or table.title), table)
+        module = importlib.import_module(f"..profile.{what.module}", __package__)
+        with arguments.quiet(), harness.journal(what.module, wanted, args.out) as journal:
+            table = module.measure(wanted, journal) if what.resumes else module.measure(wanted)
+            if args.out is not None:
+                documents.save_made(Made(args.argv, args.out, args.title or table.title), table)
         print(markdown([table]))
         return 0
 

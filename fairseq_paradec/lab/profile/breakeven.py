@@ -28,6 +28,7 @@ from ..analysis.break_even import (
     at,
     pays_from,
 )
+from ..data.journal import Journal
 from ..data.samples import Rounds, series, speed_ups
 from ..data.table import Cells, Column, Table, Value, column
 from ..measure import rounds
@@ -237,7 +238,7 @@ def row(
     return cells
 
 
-def measure(asked: BreakEvenProfile) -> Table:
+def measure(asked: BreakEvenProfile, journal: Journal) -> Table:
     """Measure; return the table, and draw the picture.
 
     Raises:
@@ -250,7 +251,7 @@ def measure(asked: BreakEvenProfile) -> Table:
     if asked.drafter_layers != 1 and asked.arch_size is None:
         raise needs("--drafter-layers", asked.drafter_layers, "--arch-size")
     torch.set_num_threads(asked.threads)
-    return _greedy(asked) if asked.beam is None else _beams(asked)
+    return (_greedy if asked.beam is None else _beams)(asked, journal)
 
 
 # ---- greedy search ------------------------------------------------------------------------------
@@ -377,7 +378,7 @@ def _milliseconds(seconds: Rounds) -> float:
     return 1000 * statistics.median(sum(times) / len(times) for times in seconds)
 
 
-def _greedy(asked: BreakEvenProfile) -> Table:
+def _greedy(asked: BreakEvenProfile, journal: Journal) -> Table:
     """Measure drafts of greedy search."""
     drafted = max(1, max(asked.block_sizes) - 1)  # blockwise counts the verifier's own token
     kinds = {METHODS[name].drafter for name in asked.decoders or drafting_methods()}
@@ -395,7 +396,7 @@ def _greedy(asked: BreakEvenProfile) -> Table:
         bench = Bench(pair, make_samples(pair, asked), compared)
         sentences = range(len(bench.samples))
         results, used = rounds.all_rounds(
-            compared, sentences, asked.rounds, asked.busy, bench.time, "sentences"
+            compared, sentences, asked.rounds, asked.busy, bench.time, "sentences", journal
         )
     seconds = list(zip(*results, strict=True))
     notes = _notes_of_greedy(bench, drafters, asked) + [
@@ -509,7 +510,7 @@ def beam_rows(
     return answers + measured
 
 
-def _beams(asked: BreakEvenProfile) -> Table:
+def _beams(asked: BreakEvenProfile, journal: Journal) -> Table:
     """Measure what drafted steps of beam search cost."""
     if asked.plot is not None:
         raise excludes("--plot", str(asked.plot), "--beam")
@@ -528,8 +529,12 @@ def _beams(asked: BreakEvenProfile) -> Table:
             asked.busy,
             lambda drafting, sample: search_costs(pair, drafting, sample),
             "sentences",
+            journal,
         )
-    costs = [[middle(of_round) for of_round in own] for own in zip(*results, strict=True)]
+    costs = [
+        [middle([Costs(*cost) for cost in of_round]) for of_round in own]
+        for own in zip(*results, strict=True)
+    ]
     notes = [
         f"{asked.name}: {sizes(pair.model)}, vocabulary {len(pair.task.target_dictionary)}; beam "
         f"{asked.beam}, one sentence at a time, cpu, {asked.threads} thread(s).",

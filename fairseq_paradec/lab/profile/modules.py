@@ -8,6 +8,7 @@ import statistics
 import torch
 
 from ...errors import option_error
+from ..data.journal import Journal
 from ..data.table import Cells, Column, Table, column
 from ..measure import machine, rounds
 from ..measure.clock import Clock, Parts
@@ -50,7 +51,7 @@ def row(system: FairseqSystem, rounds: list[dict[str, float]], peak: float | Non
     return cells | {column("peak_MiB", "peak MiB", "MiB"): peak}
 
 
-def measure(asked: Modules) -> Table:
+def measure(asked: Modules, journal: Journal) -> Table:
     """Profile all decoders; return the table.
 
     Raises:
@@ -65,7 +66,13 @@ def measure(asked: Modules) -> Table:
     clocks = [Clock(system.generator, PARTS, asked.device) for system in systems]
     pairs = list(zip(systems, clocks, strict=True))
     results, used = rounds.all_rounds(
-        pairs, sentences, asked.rounds, asked.busy, lambda pair, i: profile(*pair, i), "sentences"
+        pairs,
+        sentences,
+        asked.rounds,
+        asked.busy,
+        lambda pair, i: profile(*pair, i),
+        "sentences",
+        journal,
     )
     rows = [
         row(system, [_mean(of_round[place]) for of_round in results], peaks[place])

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import UsageError, option_error
+from ..data.journal import Journal
 from ..data.table import Cells, Table, column
 from ..measure import rounds
 from .asked import Starts
@@ -42,7 +43,7 @@ class Cost(NamedTuple):
     memory: float  # MiB, the most that was resident, shared files among it
 
 
-def measure(asked: Starts) -> Table:
+def measure(asked: Starts, journal: Journal) -> Table:
     """Measure the processes; return the table.
 
     Raises:
@@ -52,10 +53,10 @@ def measure(asked: Starts) -> Table:
         raise option_error("--model", asked.model, "one of --model and --arch-size")
     with tempfile.TemporaryDirectory(prefix="paradec-start-up-") as room:
         model = asked.model or random_folder(str(asked.arch_size), Path(room))
-        return _measured(asked, str(model))
+        return _measured(asked, str(model), journal)
 
 
-def _measured(asked: Starts, model: str) -> Table:
+def _measured(asked: Starts, model: str, journal: Journal) -> Table:
     """Measure the processes in rounds."""
     limits = [] if asked.model else ["--max-len-a", "1", "--max-len-b", "0"]
     translate = ["translate", "--text", asked.text, *limits, "--model"]
@@ -69,7 +70,13 @@ def _measured(asked: Starts, model: str) -> Table:
         f"paradec {shlex.join(translate)} {shown}": [*PARADEC, *translate, model],
     }
     results, used = rounds.all_rounds(
-        [*starts.values()], [None], asked.rounds, asked.busy, lambda start, _: cost(start), "starts"
+        [*starts.values()],
+        [None],
+        asked.rounds,
+        asked.busy,
+        lambda start, _: cost(start),
+        "starts",
+        journal,
     )
     costs = np.array([[own for (own,) in of_round] for of_round in results])
     medians = np.median(costs, axis=0)

@@ -15,6 +15,7 @@ from ... import register
 from ...errors import UsageError
 from ...model_checks import BLOCK_NAT
 from ...plugin.tasks.loading import check_inputs
+from ..data.journal import Journal
 from ..data.table import Cells, Table, Value, column
 from ..measure import machine, rounds
 from ..measure.specs import Spec, read
@@ -101,7 +102,7 @@ def usual(drafter_path: str | None) -> list[Spec]:
     ]
 
 
-def measure(asked: Threads) -> Table:
+def measure(asked: Threads, journal: Journal) -> Table:
     """Measure all decoders on one thread, on several, and in processes; return the table."""
     check_inputs(asked.data, asked.path)
     most = max(asked.threads)
@@ -132,7 +133,7 @@ def measure(asked: Threads) -> Table:
         sentences = [loaded.result() for loaded in loading][0]
         rounds.in_turns(compared, [sentences], 0, decode_all)  # warms up
         results, used = rounds.all_rounds(
-            compared, [sentences], asked.rounds, asked.busy, decode_all, "measurements"
+            compared, [sentences], asked.rounds, asked.busy, decode_all, "measurements", journal
         )
         pairs = [[pair for (pair,) in own] for own in zip(*results, strict=True)]
         each = len(compared) // len(specs)  # of a decoder; the first is one thread

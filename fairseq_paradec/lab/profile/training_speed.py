@@ -7,6 +7,7 @@ import torch
 
 from ...engine.settings import usable_device
 from ...training.trainee import Trainee
+from ..data.journal import Journal
 from ..data.samples import series, speed_ups
 from ..data.table import Cells, Table, column
 from ..measure import rounds
@@ -14,10 +15,10 @@ from . import update_speed
 from .asked import Training
 
 
-def measure(asked: Training) -> Table:
+def measure(asked: Training, journal: Journal) -> Table:
     """Train all architectures in alternation; return the table."""
     if asked.before is not None:
-        return update_speed.measure(asked)
+        return update_speed.measure(asked, journal)
     usable_device(asked.device)
     torch.set_num_threads(asked.threads)
     trainees = [Trainee(asked.data, arch, asked.flags, asked.device) for arch in asked.arch]
@@ -25,7 +26,7 @@ def measure(asked: Training) -> Table:
     tokens = sum(batch["ntokens"] for batch in batches)
     rounds.in_turns(trainees, batches, 0, Trainee.update)  # warms up
     results, used = rounds.all_rounds(
-        trainees, batches, asked.rounds, asked.busy, Trainee.update, "updates"
+        trainees, batches, asked.rounds, asked.busy, Trainee.update, "updates", journal
     )
     seconds = list(zip(*results, strict=True))  # by architecture, round and batch
     numbered = [series(str(i), own) for i, own in enumerate(seconds)]  # some may have one name

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ...errors import UsageError, option_error
+from ..data.journal import Journal
 from ..data.table import Cells, Table, Value, column
 from ..measure import rounds
 from .asked import Training
@@ -114,7 +115,7 @@ class Side:
         self.close()
 
 
-def measure(asked: Training) -> Table:
+def measure(asked: Training, journal: Journal) -> Table:
     """Let both checkouts make updates in turns; return the table.
 
     Raises:
@@ -126,9 +127,10 @@ def measure(asked: Training) -> Table:
     if asked.device != "cpu":
         raise option_error("--device", asked.device, "cpu with --before")
     specs = [Trained.parse(text) for text in asked.arch]
-    rows, most = [], []
+    rows: list[Cells] = []
+    most: list[float | None] = []
     for spec in specs:
-        row, used = _compare(asked, spec, before)
+        row, used = _compare(asked, spec, before, journal, f"{len(rows)}")
         rows.append(row)
         most += used
     notes = [
@@ -143,7 +145,9 @@ def measure(asked: Training) -> Table:
     return Table.of(rows, notes=notes)
 
 
-def _compare(asked: Training, spec: Trained, before: Path) -> tuple[Cells, list[float | None]]:
+def _compare(
+    asked: Training, spec: Trained, before: Path, journal: Journal, name: str
+) -> tuple[Cells, list[float | None]]:
     """Measure an architecture; return its row, and the cores that others used."""
     data = os.path.abspath(asked.data)
     flags = [data, *COMMON, "--max-tokens", str(asked.max_tokens), *asked.flags]
@@ -155,7 +159,7 @@ def _compare(asked: Training, spec: Trained, before: Path) -> tuple[Cells, list[
         items = range(old.hello["batches"])
         rounds.in_turns([old, new], items, 0, Side.update)  # warms up
         results, used = rounds.all_rounds(
-            [old, new], items, asked.rounds, asked.busy, Side.update, "updates"
+            [old, new], items, asked.rounds, asked.busy, Side.update, "updates", journal, name
         )
     # By kind of time, round and side: seconds of all batches.
     clock, cpu = (

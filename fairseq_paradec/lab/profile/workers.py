@@ -16,6 +16,7 @@ import numpy as np
 
 from ...cli.translate_corpus import PART
 from ...errors import UsageError, option_error
+from ..data.journal import Journal
 from ..data.table import Cells, Table, Value, column
 from ..measure import machine
 from .asked import Workers
@@ -24,7 +25,7 @@ from .asked import Workers
 PARTS = "PARTS"
 
 
-def measure(asked: Workers) -> Table:
+def measure(asked: Workers, journal: Journal) -> Table:
     """Measure all commands; return the table.
 
     Raises:
@@ -46,7 +47,10 @@ def measure(asked: Workers) -> Table:
         first.write_bytes(b"".join(content[:1]))
         for turn, place in itertools.product(*map(range, times.shape[:2])):
             flags = [*commands.values()][place]
-            times[turn, place] = [_seconds(asked, path, flags) for path in (first, asked.file)]
+            if (key := f"{turn}/{place}") not in journal.entries:
+                seconds = [_seconds(asked, path, flags) for path in (first, asked.file)]
+                journal.put(key, seconds)
+            times[turn, place] = journal.entries[key]
     start, whole = times[..., 0], times[..., 1]
     after = whole - start
     rows: list[Cells] = [
