@@ -131,3 +131,9 @@ def test_acceptance_and_lossless_of_images(pictures, tmp_path):
     rows = run("lossless", pictures, tmp_path / "l.json", *flags)["rows"]
     assert len(rows) == 4 and all(row["beyond_ties"] == 0 for row in rows)
     assert rows[0]["passes"] == COUNT + 1  # block size 1: greedy search of a whole image
+
+
+def test_all_sentences_unless_fewer_are_asked_for(pictures, tmp_path):
+    flags = ["--timed", 1, "--rounds", 1, "--batch-sizes", 2, "--busy", "--decoder", "own=greedy"]
+    setting = run("times", pictures, tmp_path / "b.json", *flags)["setting"]
+    assert (setting["sentences"], setting["timed sentences"]) == (5, 1)

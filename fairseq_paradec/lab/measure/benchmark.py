@@ -188,7 +188,7 @@ def fingerprint(asked: Comparison, systems: Sequence[System]) -> dict[str, Any]:
 
 def notes(setting: dict[str, Any], systems: Sequence[System], asked: Comparison) -> list[str]:
     """Return the notes of the benchmark."""
-    wanted = asked.sentences or len(systems[0].task.dataset(asked.subset))
+    wanted = asked.sentences or len(systems[0].task.dataset(setting["subset"]))
     missing = wanted - setting["sentences"]
     too_large = [size for size in asked.batch_sizes if size > setting["sentences"]]
     lines = [
