@@ -15,6 +15,7 @@ from support.commands import DEMO, ROOT
 from fairseq_paradec.cli import main
 from fairseq_paradec.cli.arguments import Parser
 from fairseq_paradec.decoding.acceptance import ExactMatch
+from fairseq_paradec.lab.commands.profile import WHATS
 from fairseq_paradec.lab.measure import counts, traits
 
 LOSSLESS = ["benchmark", str(DEMO), "--preset", "lossless", "--path", str(DEMO / "model.pt")]
@@ -122,6 +123,15 @@ def test_a_help_has_exit_statuses_and_an_example_that_is_right(name, capsys):
     words = words[: words.index("<")] if "<" in words else words
     module, args = main.parse(words)
     assert args.argv == words
+
+
+@pytest.mark.parametrize("what", WHATS)
+def test_an_example_of_profile_is_right(what, capsys):
+    _, args = main.parse(["profile", what, *shlex.split(WHATS[what].example)])
+    assert args.what == what
+    with pytest.raises(SystemExit):
+        main.parse(["profile", what, "--help"])
+    assert f"example: paradec profile {what} " in capsys.readouterr().out
 
 
 def test_every_module_with_a_parser_is_a_command():
