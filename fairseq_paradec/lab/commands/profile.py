@@ -22,9 +22,8 @@ from .pages import check_picture
 
 
 class What(NamedTuple):
-    """Something that is measured, by ``measure`` of a module of ``lab/profile``."""
+    """Something that is measured, by ``measure`` of the module of its name in ``lab/profile``."""
 
-    module: str
     help: str  # one line
     title: str | None  # of the table; None: made of what is measured, and --out is not needed
     example: str  # the arguments of an example
@@ -37,7 +36,6 @@ SMALL = "data-bin/demo-small.en-de"
 
 WHATS = {
     "launches": What(
-        "launches",
         "what a pass launches on a GPU, and waits for",
         "Launches",
         f"{MODEL} --decoder greedy --out runs/launches.json",
@@ -45,7 +43,6 @@ WHATS = {
         resumes=False,
     ),
     "breakeven": What(
-        "breakeven",
         "from how many tokens a pass drafting pays",
         None,
         "--arch-size base --decoder assisted --drafter-width 128 --mark tiny=assisted:4:2.9 "
@@ -53,28 +50,24 @@ WHATS = {
         None,
     ),
     "modules": What(
-        "modules",
         "what decoders consist of: encoder, decoder, vocabulary",
         "Time per module",
         f"{MODEL} --decoder greedy --out runs/modules.json",
         asked.Modules,
     ),
     "threads": What(
-        "threads",
         "what several threads, generators and processes give",
         "Threads and processes",
         f"{MODEL} --threads 2,4 --out runs/threads.json",
         asked.Threads,
     ),
     "workers": What(
-        "workers",
         "what several processes or a cluster give for a corpus",
         "Workers on a corpus",
         f"{SMALL}/raw/demo.en --model {SMALL} --processes 1,2 --out runs/workers.json",
         asked.Workers,
     ),
     "clients": What(
-        "clients",
         "what clients of serve get, beside translate and Python",
         "Clients of a server",
         f"{SMALL}/raw/demo.en --model {SMALL} --out runs/clients.json",
@@ -82,14 +75,12 @@ WHATS = {
         resumes=False,  # a round depends on the one before it
     ),
     "start-up": What(
-        "start_up",
         "what an import, help and a first sentence cost",
         "Start-up",
         f"--model {SMALL} --out runs/start-up.json",
         asked.Starts,
     ),
     "training-speed": What(
-        "training_speed",
         "the updates a second of architectures",
         "Training speed",
         "data-bin/multi30k.en-de --arch transformer --arch ibdecoder --out runs/training.json",
@@ -109,7 +100,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     for name, what in WHATS.items():
         own = parsers.add_parser(name, help=what.help)
         own.epilog = f"example: paradec profile {name} {what.example}"
-        own.set_defaults(measured=_harness(what))
+        own.set_defaults(measured=_harness(name.replace("-", "_"), what))
         if what.kind is None:
             declare_breakeven(own)
         else:
@@ -130,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _harness(what: What) -> Callable[[argparse.Namespace], int]:
+def _harness(name: str, what: What) -> Callable[[argparse.Namespace], int]:
     """Return what measures a WHAT, writes its table and prints it."""
 
     def measured(args: argparse.Namespace) -> int:
@@ -141,8 +132,8 @@ def _harness(what: What) -> Callable[[argparse.Namespace], int]:
 
         if args.out is not None:
             documents.check_out(args.out)
-        module = importlib.import_module(f"..profile.{what.module}", __package__)
-        with arguments.quiet(), harness.journal(what.module, wanted, args.out) as journal:
+        module = importlib.import_module(f"..profile.{name}", __package__)
+        with arguments.quiet(), harness.journal(name, wanted, args.out) as journal:
             table = module.measure(wanted, journal) if what.resumes else module.measure(wanted)
             if args.out is not None:
                 documents.save_made(Made(args.argv, args.out, args.title or table.title), table)
