@@ -75,12 +75,14 @@ def translated(
     flags = [*(["--decoding", "auto"] if "beam" in options else []), *flags, *asked.flags]
     files = path.split(os.pathsep)
     name = key(flags, path, origin(asked.data, subset, files))
-    if name not in journal.entries:
-        journal.put(name, translate(asked.data, path, subset, flags))
-    texts: list[str] = journal.entries[name]
     ends = "".join(f".{option}{value}" for option, value in options.items())
     assert asked.out is not None
     out = asked.out.with_suffix(f".{asked.path.index(path)}.{subset}{ends}.txt")
+    if name in journal.entries:
+        tqdm.write(f"paradec benchmark: translated before: {out}", file=sys.stderr)
+    else:
+        journal.put(name, translate(asked.data, path, subset, flags))
+    texts: list[str] = journal.entries[name]
     documents.write(out, "".join(f"{text}\n" for text in texts))
     return texts
 
