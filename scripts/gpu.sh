@@ -220,7 +220,7 @@ run_profile() {
     local drafts=
     [ "$device" = cpu ] || drafts=bf16
     decoders "$drafts"
-    bounded "${paradec[@]}" launches "${data:-$pair}" --path "$teacher" --decoder 'beam --beam 1' \
+    bounded "${paradec[@]}" profile launches "${data:-$pair}" --path "$teacher" --decoder 'beam --beam 1' \
         --decoder greedy "${compared[@]}" --device "$device" --sentences "${sentences:-8}" \
         --title "What a pass costs on ${device^^}: small" --out "$work/gpu-profile.json" \
         "${more[@]}" || return
@@ -301,8 +301,8 @@ run_train() {
     split --bytes=15M --numeric-suffixes -- "$model" "$out/$preset.pt."
     note "$out/$preset.pt.00 and so on: scripts/gpu.sh join --out makes them whole"
     [ "$device" = cuda ] || cpu=(--cpu)
-    "${paradec[@]}" evaluate "$data" --path "$teacher" --path "$model" --subset valid \
-        --raw "$data/raw/valid.de" --beam 1 --title "Trained on ${device^^}: $preset" \
+    "${paradec[@]}" benchmark "$data" --preset quality --path "$teacher" --path "$model" \
+        --subset valid --reference "$data/raw/valid.de" --sweep beam=1 --title "Trained on ${device^^}: $preset" \
         --out "$work/$preset.json" -- --max-tokens 16000 "${cpu[@]}"
     publish "$work/$preset.json"
 }

@@ -283,10 +283,10 @@ train_drafter() { # flags of fairseq-train that those of the command line can ch
         -- "$@" "${more[@]}"
 }
 
-count_accepted() { # --decoding, and more of paradec acceptance
+count_accepted() { # --decoder, and more of paradec benchmark
     use_threads
-    run "${paradec[@]}" acceptance "$data" "--path=$verifier" \
-        "--drafter-path=$save_dir/drafter/model.pt" "$@" --subset valid --device "$device" \
+    run "${paradec[@]}" benchmark "$data" --preset acceptance "--path=$verifier" \
+        "--sweep=drafter-path=$save_dir/drafter/model.pt" "$@" --subset valid --device "$device" \
         "${try_out[@]}" "--title=Acceptance: $arch, $preset, on $draft_on" \
         "--out=$save_dir/acceptance.json"
     [ -n "$temporary" ] || note "done: $verifier and $save_dir/drafter/model.pt"

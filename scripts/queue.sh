@@ -31,6 +31,9 @@ options:
     --list              only the table
     --only NAME         only this experiment
     --rerun NAME        run this experiment again though it is done; needed if its command changed
+    --keep NAME         where its command changed and what it makes did not, as by another name of a
+                        flag: mark it as done by the present command. It runs nothing; NAME may be a
+                        pattern, such as 'papers-*'
     --pause             stop what is running, all its processes, until
     --continue          lets them go on (to measure something in between)
 
@@ -39,10 +42,10 @@ HELP
 }
 
 { # read to its end before anything runs, so that the file may change while experiments run
-queue='' runs=$root/runs only='' rerun='' mode=run
+queue='' runs=$root/runs only='' rerun='' keep='' mode=run
 while [ $# -gt 0 ]; do
     case $1 in
-        --runs | --only | --rerun)
+        --runs | --only | --rerun | --keep)
             need_value "$@"
             declare "${1#--}=$2"
             shift 2
@@ -126,6 +129,18 @@ mark() { # file, then its lines: all of it or nothing
     mv -- "$1.new" "$1"
 }
 
+if [ -n "$keep" ]; then
+    for name in "${names[@]}"; do
+        look "$name"
+        # shellcheck disable=SC2053 # a pattern
+        if [[ $name == $keep && ${state_of[$name]} == 'done by another command' ]]; then
+            mark "$runs/$name/done" "${command_of[$name]}" "$(sed -n 2p -- "$runs/$name/done")"
+            note "$name: done, by its present command too"
+        fi
+    done
+    mode=list
+fi
+
 # ---- running ------------------------------------------------------------------------------------
 
 child=
@@ -198,7 +213,7 @@ if [ "$mode" = run ]; then
         if [ "$name" != "$rerun" ]; then
             [ "${state_of[$name]}" != done ] || continue
             if [ "${state_of[$name]}" != "${state_of[$name]#done}" ]; then
-                note "$name: its command has changed since it was done; --rerun $name runs it again"
+                note "$name: its command has changed since it was done; --rerun $name runs it again, --keep $name does not"
                 continue
             fi
         fi

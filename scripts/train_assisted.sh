@@ -10,7 +10,7 @@ usage: scripts/train_assisted.sh DATA --save-dir DIR [options] [-- the drafter's
 
 From data to a verifier and a drafter for --decoding assisted: a shallow decoder on the verifier's
 own encoder, which drafts token by token (--arch shallow_decoder). By paradec train, distill and
-paradec acceptance. Stopped or killed, the same command goes on where it was. A CUDA device is used
+paradec benchmark. Stopped or killed, the same command goes on where it was. A CUDA device is used
 if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
 input:
@@ -66,6 +66,6 @@ fi
 note "[2/3] drafter: $save_dir/drafter, on $draft_on"
 train_drafter --decoder-layers "$layers"
 note "[3/3] acceptance: $save_dir/acceptance.json"
-count_accepted --decoding assisted
+count_accepted --decoder assisted
 exit 0
 }

@@ -9,7 +9,7 @@ usage() {
 usage: scripts/train_blockwise.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
 
 From data to a model for --decoding blockwise (Stern et al. 2018), by paradec train, distill and
-acceptance. Stopped or killed, the same command goes on where it was; what is finished is not
+benchmark. Stopped or killed, the same command goes on where it was; what is finished is not
 made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
 input:
@@ -209,21 +209,21 @@ else
         run "${paradec[@]}" shrink --heads-only --max-mb 10000 -- \
             "$model" "$heads"
     fi
-    models+=("--drafter-path=$heads")
+    models+=("--sweep=drafter-path=$heads")
 fi
 
 note "[6/6] acceptance: $save_dir/acceptance.json"
-raw=$data/raw/$subset.${pair#*-} score=() rules=(--accept-topk 1 --accept-topk 2 --accept-topk 3)
+raw=$data/raw/$subset.${pair#*-} score=() rules=--sweep=accept-topk=1,2,3
 if [ "$plain" = image_transformer ]; then
-    rules=(--accept-distance 0 --accept-distance 2)
+    rules=--sweep=accept-distance=0,2
 elif [ -f "$raw" ]; then
-    score=("--raw=$raw")
+    score=("--reference=$raw")
 else
     note "no BLEU, for there is no $raw"
 fi
 use_threads
-run "${paradec[@]}" acceptance "$data" "${models[@]}" --decoding blockwise \
-    "${rules[@]}" --subset "$subset" "${score[@]}" \
+run "${paradec[@]}" benchmark "$data" --preset acceptance "${models[@]}" --decoder blockwise \
+    "$rules" --subset "$subset" "${score[@]}" \
     --device "$device" "${try_out[@]}" "--title=Blockwise: $setting, $preset" \
     "--out=$save_dir/acceptance.json"
 [ -n "$temporary" ] || note "done: $model"

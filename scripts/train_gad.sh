@@ -9,7 +9,7 @@ usage() {
 usage: scripts/train_gad.sh DATA --save-dir DIR [options] [-- the drafter's flags of fairseq-train]
 
 From data to a verifier and a drafter for --decoding gad and gad_pp (Xia et al. 2022), by paradec
-train, distill and acceptance. Stopped or killed, the same command goes on where it was; what is
+train, distill and benchmark. Stopped or killed, the same command goes on where it was; what is
 finished is not made again. A CUDA device is used if there is one; CUDA_VISIBLE_DEVICES= keeps it
 on the CPU.
 
@@ -106,6 +106,6 @@ fi
 note "[4/5] drafter: $save_dir/drafter, on $draft_on"
 train_drafter
 note "[5/5] acceptance: $save_dir/acceptance.json"
-count_accepted --decoding gad --decoding gad_pp --accept-topk 3 --accept-margin 1.0
+count_accepted --decoder gad --decoder gad_pp --sweep accept-topk=3 --sweep accept-margin=1.0
 exit 0
 }

@@ -9,7 +9,7 @@ usage() {
 usage: scripts/train_reordered.sh DATA --save-dir DIR [options] [-- fairseq-train's flags]
 
 From data to a decoder that writes several words a step, from both ends of the sentence for example
-(Zhang et al. 2020; Imamura and Sumita 2020), by paradec train, distill and evaluate. Stopped or
+(Zhang et al. 2020; Imamura and Sumita 2020), by paradec train, distill and benchmark. Stopped or
 killed, the same command goes on where it was; what is finished is not made again. A CUDA device
 is used if there is one; CUDA_VISIBLE_DEVICES= keeps it on the CPU.
 
@@ -144,14 +144,14 @@ if [ ! -f "$raw" ] || [ ! -f "$data/test.$pair.${pair#*-}.idx" ]; then
     note "[4/4] scores: left out, for there is no $raw, or no test set in DATA"
 else
     note "[4/4] scores: $save_dir/quality.json"
-    search=(--beam 4) how=(--lenpen 0.6) # the papers'
-    [[ $arch != double_token* ]] || search=(--beam 10) how=(--lenpen 1)
+    beam=4 how=(--lenpen 0.6) # the papers'
+    [[ $arch != double_token* ]] || beam=10 how=(--lenpen 1)
     [ -z "$smoke" ] || how+=(--max-len-b 5)
     models=("--path=$model")
     [ -n "$smoke" ] || [ -z "$teacher" ] || models=("--path=$teacher" "${models[@]}")
     use_threads
-    run "${paradec[@]}" evaluate "$data" "${models[@]}" --subset test "--raw=$raw" \
-        --beam 1 "${search[@]}" "${try_out[@]}" "--title=Quality: $arch, $preset" \
+    run "${paradec[@]}" benchmark "$data" --preset quality "${models[@]}" --subset test \
+        "--reference=$raw" "--sweep=beam=1,$beam" "${try_out[@]}" "--title=Quality: $arch, $preset" \
         "--out=$save_dir/quality.json" -- "${how[@]}"
 fi
 [ -n "$temporary" ] || note "done: $model"

@@ -83,6 +83,7 @@ def said(home):
     timed = "--sentences 4 --timed 2 --rounds 2 --batch-sizes 4 --busy"
     wide = "--decoder 'echo --block-size 3'"
     traced = "--audit --trace-file runs/t.jsonl --max-sentences 3 --num-shards 16 --quiet"
+    few = "--sentences 2 --batch-sizes 2"
     commands = {
         "help": f"{data} --help",
         "unknown": f"{data} --decoding ekko",
@@ -90,7 +91,7 @@ def said(home):
         "out of range": f"{echo} --block-size 0",
         "generate": f"{echo} --block-size 3 {traced}",
         "benchmark": f"paradec benchmark demo {model} {timed} --out runs/b.json {wide}",
-        "lossless": f"paradec lossless demo {model} --limit 2 --batch-sizes 2 --out runs/l.json",
+        "lossless": f"paradec benchmark demo --preset lossless {model} {few} --out runs/l.json",
         "flops": f"paradec analyse flops runs/t.jsonl {model}",
         "trace": "paradec trace runs/t.jsonl --limit 1 --html runs/t.html",
         "report": "paradec report runs",

@@ -20,7 +20,7 @@ from support.multiword import PREFIXES
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.measure import lossless_beams, specs
+from fairseq_paradec.lab.measure import counts, specs
 from fairseq_paradec.lab.measure.systems import BEAM, FairseqSystem, Models
 from fairseq_paradec.lab.show import beam_tree
 from fairseq_paradec.lab.show.trace_records import read_sentence
@@ -355,8 +355,9 @@ def test_one_native_call_is_the_search_on_lists(
 def test_lossless_counts_n_best_lists(tmp_path: Path) -> None:
     """By beam, batch and engine; and it refuses a decoder without a beam."""
     model, out = str(DEMO / "model.pt"), str(tmp_path / "lossless.json")
-    words = ["lossless", str(DEMO), "--path", model, "--beams", "2,3", "--limit", "3"]
-    words += ["--batch-sizes", "3", "--out", out, "--decoding"]
+    words = ["benchmark", str(DEMO), "--preset", "lossless", "--path", model, "--sentences", "3"]
+    words += ["--sweep", "engine=native,torch", "--sweep", "beam=2,3", "--batch-sizes", "3"]
+    words += ["--out", out, "--decoder"]
     assert paradec([*words, "self_draft"]) == 0
     rows = json.loads(Path(out).read_text(encoding="utf-8"))["rows"]
     assert [(row["beam"], row["engine"]) for row in rows] == [
@@ -364,31 +365,31 @@ def test_lossless_counts_n_best_lists(tmp_path: Path) -> None:
     ]
     assert all(row["identical"] + row["ties"] == row["sentences"] == 3 for row in rows)
     assert all(row["passes"] >= 1 and row["block"] == 8 for row in rows)
-    assert paradec([*words, "jacobi"]) == 2
+    assert paradec([*words, "pgj"]) == 2
 
 
 def test_lossless_goes_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fairseq's search of a beam runs once; finished rows are not decoded again."""
     out, judged, rows = tmp_path / "lossless.json", [], []
-    words = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--beams", "2,3"]
-    words += ["--limit", "3", "--batch-sizes", "1,3", "--decoding", "self_draft"]
-    judge, measure = lossless_beams._judged, lossless_beams._row
-    monkeypatch.setattr(lossless_beams, "_judged", lambda *a: (judged.append(a[2]), judge(*a))[1])
+    words = ["benchmark", str(DEMO), "--preset", "lossless", "--path", str(DEMO / "model.pt")]
+    words += ["--sweep", "beam=2,3", "--sentences", "3", "--batch-sizes", "1,3"]
+    judge, measure = counts.judged, counts.counted
+    monkeypatch.setattr(counts, "judged", lambda *a: (judged.append(a[1]), judge(*a))[1])
 
-    def row(*of: Any) -> dict[str, Any]:
-        rows.append(of[3:])
+    def counted(setting: counts.Setting, *more: Any) -> dict[str, Any]:
+        rows.append((setting.batch_size, setting.beam))
         if len(rows) == 3:
             raise KeyboardInterrupt
-        return measure(*of)
+        return measure(setting, *more)
 
-    monkeypatch.setattr(lossless_beams, "_row", row)
-    assert paradec([*words, "--out", str(out)]) == 130
-    assert paradec([*words, "--out", str(out)]) == 0
-    assert (judged, len(rows)) == ([2, 3], 1 + 8)
+    monkeypatch.setattr(counts, "counted", counted)
+    words += ["--decoder", "self_draft", "--out", str(out)]
+    assert paradec(words) == 130
+    assert paradec(words) == 0
+    assert (judged, rows) == ([2, 3], [(1, 2), (1, 3), (3, 2), (3, 2), (3, 3)])
     found = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    assert [(row["beam"], row["batch_size"]) for row in found[:4]] == rows[:2] + rows[3:5]
+    assert [(row["batch_size"], row["beam"]) for row in found] == rows[:2] + rows[3:]
     assert all(row["identical"] + row["ties"] == 3 for row in found)
-    assert [*tmp_path.iterdir()] == [out]
 
 
 def test_what_a_benchmark_calls_a_drafted_beam() -> None:

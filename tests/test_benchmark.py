@@ -8,6 +8,8 @@ import copy
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -30,7 +32,7 @@ from fairseq_paradec.lab.data.journal import Journal
 from fairseq_paradec.lab.data.table import Value
 from fairseq_paradec.lab.measure import benchmark, judge, loading, machine, systems
 from fairseq_paradec.lab.measure.peers import numbers_of_threads
-from fairseq_paradec.lab.measure.specs import Spec, read, split_label
+from fairseq_paradec.lab.measure.specs import Spec, read, read_sweeps, split_label, swept
 from fairseq_paradec.lab.measure.systems import FairseqSystem, Models, Output
 from fairseq_paradec.lab.measure.timings import Benchmark, Plan
 from fairseq_paradec.lab.measure.transformers_peer import converted, transformers_systems
@@ -492,7 +494,21 @@ def test_a_busy_machine_is_not_timed(monkeypatch):
     clock.process_time.side_effect = [10.0, 13.0]
     clock.monotonic.side_effect = [1000.0, 1004.0]
     monkeypatch.setattr(machine, "time", clock)
+    monkeypatch.setattr(machine, "_childrens_seconds", lambda: 0.0)
     assert machine.Others().cores() == 0.5
+
+
+def test_children_and_theirs_are_no_others():
+    """While they run, and when they have ended."""
+    work = "import time\nwhile time.process_time() < 0.3: pass"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {work!r}])"
+    before = machine._childrens_seconds()
+    child = [sys.executable, "-S", "-c", f"{parent}; input()"]
+    with subprocess.Popen(child, stdin=subprocess.PIPE) as process:
+        while machine._childrens_seconds() < before + 0.3:
+            assert process.poll() is None
+        process.communicate(b"\n")
+    assert 0.3 <= machine._childrens_seconds() - before < 0.9
 
 
 def test_the_order_of_sentences_is_always_the_same(always, monkeypatch):
@@ -502,3 +518,30 @@ def test_the_order_of_sentences_is_always_the_same(always, monkeypatch):
     monkeypatch.setattr(dataset, "shuffle", True)
     assert any(dataset.ordered_indices().tolist() != order for _ in range(5))
     assert loading.by_length(dataset) == order
+
+
+def test_a_decoder_gets_every_combination_of_what_it_reads():
+    sweeps = read_sweeps(["block-size=3,5", "accept-margin=1,2.5", "block-size=5,8", "beam=1"])
+    assert sweeps == {"block_size": [3, 5, 8], "accept_margin": [1.0, 2.5], "beam": [1]}
+    labels = {
+        "greedy": ["greedy"],
+        "pgj": ["pgj --block-size 3", "pgj --block-size 5", "pgj --block-size 8"],
+        "pgj --block-size 4": ["pgj --block-size 4"],  # its own stays
+        "wide=hgj": ["wide, block-size 3", "wide, block-size 5", "wide, block-size 8"],
+        "beam": ["beam --beam 1"],
+    }
+    for text, wanted in labels.items():
+        assert [spec.label for spec in swept(read(text), sweeps)] == wanted
+    relaxed = swept(read("gad_pp"), sweeps)
+    assert len(relaxed) == 6 and relaxed[1].options == {
+        "decoding": "gad_pp",
+        "block_size": 3,
+        "accept_margin": 2.5,
+    }
+    (drafter,) = swept(read("nat"), read_sweeps([f"drafter-path={MODEL}"]))
+    assert (drafter.path, drafter.options) == (MODEL, {"decoding": "nat"})
+    on, off = swept(read("pgj"), read_sweeps(["adaptive-block=yes,no"]))
+    assert on.options == {"decoding": "pgj", "adaptive_block": True}
+    assert off.options == {"decoding": "pgj"}
+    with pytest.raises(UsageError, match="--sweep: got 'adaptive-block=2'; allowed: yes or no"):
+        read_sweeps(["adaptive-block=2"])

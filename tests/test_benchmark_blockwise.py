@@ -3,6 +3,8 @@
 The heads are on the demo's own model, and untrained: drafts are bad, and outputs must not mind.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from support.builders import save_drafter
@@ -11,7 +13,7 @@ from support.losses import build
 from support.tables import run
 
 from fairseq_paradec.lab.data.table import Table
-from fairseq_paradec.lab.measure import acceptance_rows
+from fairseq_paradec.lab.measure import count_rows
 from fairseq_paradec.lab.measure.specs import read
 from fairseq_paradec.lab.measure.systems import FairseqSystem, Models
 from fairseq_paradec.plugin.models.heads import heads_only
@@ -81,27 +83,29 @@ def test_heads_are_files_and_parameters_of_the_system(models, paths):
 def test_a_row_says_how_long_outputs_are():
     """By the first model's: a block may be long because outputs run on."""
     entry = {
-        "tokens": [[5, 6, 6, 6, 2], [6, 6, 2]],
-        "passes": [3, 2],
-        "drafted": [[0, 3, 0], [0, 3]],
-        "accepted": [[0, 2, 0], [0, 1]],
+        "sentences": 2,
+        "tokens": 8,
+        "passes": 5,
+        "drafted": 6,
+        "accepted": [3, 1, 1],
+        "blocks": 5,
         "flags": {"block_size": 4},
+        "identical": 2,
         "ties": 0,
     }
-    made = acceptance_rows.row(
-        {"decoding": "blockwise"}, entry, entry["tokens"], [[5, 2], [6, 6, 2]]
-    )
-    (row,) = Table.of([made]).rows
+    setting = SimpleNamespace(spec=read("blockwise"))
+    (row,) = Table.of([count_rows.acceptance(setting, entry, 5, several=False)]).rows
     assert (row["tokens"], row["length_ratio"], row["passes_per_sentence"]) == (8, 1.6, 2.5)
+    assert (row["label"], row["k"], row["accepted_per_pass"]) == ("exact", 4, 0.6)
     assert row["mean_accepted_block"] == round(8 / 5, 3)
 
 
 @pytest.mark.slow
 def test_the_demo_takes_heads(paths, capsys):
     threads = torch.get_num_threads()
-    demo = ("demo", "--data", str(DEMO), "--sentences", "4", "--heads-path")
-    status, out, _ = run(capsys, *demo, paths["heads"])
+    demo = ("demo", str(DEMO), "--sentences", "4", "--decoder")
+    status, out, _ = run(capsys, *demo, f"mine=blockwise --drafter-path {paths['heads']}")
     torch.set_num_threads(threads)
     rows = [line.split() for line in out.splitlines()]
-    assert status == 0 and [row[-1] for row in rows if row[:1] == ["blockwise"]] == ["4/4"]
-    assert "--drafter-path: got" in run(capsys, *demo, MODEL)[2]
+    assert status == 0 and [row[-1] for row in rows if row[:1] == ["mine"]] == ["4/4"]
+    assert "--drafter-path: got" in run(capsys, *demo, f"blockwise --drafter-path {MODEL}")[2]

@@ -1,8 +1,7 @@
-"""``paradec breakeven``: drafts that are told, numbers of passes, what is between points."""
+"""``paradec profile breakeven``: given drafts, numbers of passes, what is between points."""
 
 import json
 import math
-from argparse import ArgumentParser
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from support.commands import DEMO
 
 from fairseq_paradec.cli.arguments import ARCH_SIZES
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.cli.main import parse
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.decoding.assistant import AssistantDrafter
 from fairseq_paradec.errors import UsageError
@@ -25,35 +25,33 @@ from fairseq_paradec.lab.analysis.break_even import (
     pays_from,
 )
 from fairseq_paradec.lab.analysis.result_pages import page
-from fairseq_paradec.lab.commands import breakeven as command
-from fairseq_paradec.lab.measure import breakeven, told
 from fairseq_paradec.lab.measure.passes import models
 from fairseq_paradec.lab.measure.passes.models import random_pair
+from fairseq_paradec.lab.profile import breakeven, oracle
 from fairseq_paradec.lab.settings import settings
 from tools.site.published import read_result
 
+BREAKEVEN = ["profile", "breakeven"]
 TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "3", "--rounds", "2", "--busy"]
 
 
 def made(*words):
-    """Return the settings of ``paradec breakeven``, on the native engine in fp32."""
-    parser = ArgumentParser()
-    command.declare(parser)
-    args = parser.parse_args(words)
-    own = {"decoders": args.decoder, "marks": args.mark, "engines": ["native"], "argv": []}
-    return settings(breakeven.Settings, args, **own)
+    """Return the settings of ``paradec profile breakeven``, on the native engine in fp32."""
+    _, args = parse([*BREAKEVEN, *words])
+    own = {"decoders": args.decoder, "marks": args.mark, "engines": ["native"]}
+    return settings(breakeven.BreakEvenProfile, args, **own)
 
 
 def test_right_and_wrong_words():
     words, text = range(4, 7), [4, 5, 6, 2] * 50
-    none, half, most, whole = (told.with_errors(text, r, words, 1) for r in (0, 0.5, 0.8, 1))
+    none, half, most, whole = (oracle.with_errors(text, r, words, 1) for r in (0, 0.5, 0.8, 1))
     assert whole == text and all(a != b and a in words for a, b in zip(none, text))
     assert 80 < sum(a == b for a, b in zip(half, text)) < 120
     assert all(b == c for a, b, c in zip(half, most, text) if a == c)
 
 
 @torch.inference_mode()
-def test_told_drafts_and_the_drafters_cache(monkeypatch):
+def test_given_drafts_and_the_drafters_cache(monkeypatch):
     """The verifier as its own drafter drafts greedy's tokens, whatever was rejected before."""
     pair = random_pair("tiny", 50, 1)
     pair = pair._replace(token_drafter=pair.model)
@@ -61,9 +59,9 @@ def test_told_drafts_and_the_drafters_cache(monkeypatch):
     given += " --drafter-dtype fp32"  # so that they are its own
     args = made(*given.split())
     drafters, samples = breakeven.find_drafters(pair, args), breakeven.make_samples(pair, args)
-    greedy, way = breakeven.make_ways(pair, drafters, args, breakeven.FORCED)
+    greedy, drafting = breakeven.make_decoders(pair, drafters, args)
     seen = []
-    for kind in (told.Told, AssistantDrafter):
+    for kind in (oracle.OracleDrafter, AssistantDrafter):
 
         def spy(self, rows, kind=kind, propose=kind.propose):
             found = propose(self, rows)
@@ -72,20 +70,21 @@ def test_told_drafts_and_the_drafters_cache(monkeypatch):
             return found
 
         monkeypatch.setattr(kind, "propose", spy)
-    bench = breakeven.Bench(pair, samples, [greedy, way])
-    assert len(seen) == 2 * way.passes > 2 * way.tokens / 5
-    way.told[:] = way.texts[::-1]  # in one batch, the longest first
+    bench = breakeven.Bench(pair, samples, [greedy, drafting])
+    assert len(seen) == 2 * drafting.passes > 2 * drafting.tokens / 5
+    drafting.oracle[:] = drafting.texts[::-1]  # in one batch, the longest first
     whole = collate(pair.task, [sample["net_input"]["src_tokens"][0] for sample in samples])
-    pair.task.inference_step(way.generator, [pair.model], whole)
-    assert len(seen) == 4 * way.passes
-    right, given = ({len(t): t for t in each} for each in (bench.right["native"], way.texts))
+    pair.task.inference_step(drafting.generator, [pair.model], whole)
+    assert len(seen) == 4 * drafting.passes
+    right, given = ({len(t): t for t in each} for each in (bench.right["native"], drafting.texts))
     assert sorted(right) == [8, 16, 24] and right != given
     for kind, n, start, draft in seen:
-        assert draft == (given if kind is told.Told else right)[n][start : start + len(draft)]
+        text = (given if kind is oracle.OracleDrafter else right)[n]
+        assert draft == text[start : start + len(draft)]
         assert len(draft) == min(4, n - 1 - start)
     monkeypatch.setattr(ExactMatch, "commit", lambda self, accepted, drafted, scored: scored)
     with pytest.raises(UsageError, match="--engines: got 'native'.*sentence 2 differs"):
-        bench.time(way, 1)
+        bench.time(drafting, 1)
 
 
 @torch.inference_mode()
@@ -94,18 +93,18 @@ def test_the_dtype_of_drafts_is_the_flags(dtype):
     given = f"--arch-size tiny --decoder self_draft --block-sizes 4 --drafter-dtype {dtype}"
     pair, args = random_pair("tiny", 50, 1), made(*given.split())
     drafters = breakeven.find_drafters(pair, args)
-    _, *ways = breakeven.make_ways(pair, drafters, args, breakeven.FORCED)
-    assert ways and {way.generator.config.drafter_dtype for way in ways} == {dtype}
+    _, *compared = breakeven.make_decoders(pair, drafters, args)
+    assert compared and {one.generator.config.drafter_dtype for one in compared} == {dtype}
 
 
 def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):
     argv = [str(DEMO), "--path", str(DEMO / "model.pt"), "--drafter-path", str(DEMO / "drafter.pt")]
-    assert paradec(["breakeven", *argv, *TINY[4:], "--block-sizes", "8"]) == 0
+    assert paradec([*BREAKEVEN, *argv, *TINY[4:], "--block-sizes", "8"]) == 0
     assert "| native | gad | 8 | own drafts, predicted | - |" in capsys.readouterr().out
     monkeypatch.chdir(tmp_path)
     argv = ["--engines", "native,torch", "--block-sizes", "1,4", "--rates", "0,0.9,1"]
     argv += ["--drafter-width", "32", "--mark", "x=gad:4:2.5", "--mark", "far=gad:4:9"]
-    assert paradec(["breakeven", *TINY, *argv, "--out", "b.json", "--plot", "b.svg"]) == 0
+    assert paradec([*BREAKEVEN, *TINY, *argv, "--out", "b.json", "--plot", "b.svg"]) == 0
     rows = json.loads((tmp_path / "b.json").read_text("utf-8"))["rows"]
     assert len([row for row in rows if row["rate"] is not None]) == 2 * 4 * 2 * 3
     for row in rows:
@@ -124,7 +123,7 @@ def test_a_smaller_model_drafts_for_a_larger_one(capsys, monkeypatch):
     """The larger one's layers are one, repeated: its outputs are checked as any other's."""
     monkeypatch.setitem(models.SIZES, "nllb-3.3b", (3, 64, 96, 2))
     argv = ["--arch-size", "nllb-3.3b", "--vocabulary", "50", "--drafter-size", "tiny", *TINY[2:]]
-    assert paradec(["breakeven", *argv, "--decoder", "assisted", "--engines", "native"]) == 0
+    assert paradec([*BREAKEVEN, *argv, "--decoder", "assisted", "--engines", "native"]) == 0
     page = capsys.readouterr().out
     assert "3+3 layers, d=64, ffn 96, 2 heads" in page
     assert "`assisted`: 4+4 layers, d=128" in page
@@ -134,12 +133,12 @@ def test_a_smaller_model_drafts_for_a_larger_one(capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("decoder", "drafter"), [("assisted", "assistant"), ("gad", "drafter")])
 def test_the_curve_foretells_a_trained_drafters_speed(decoder, drafter, tmp_path, monkeypatch):
-    """Within 5%: on a model this small told drafts cost two of these, in Python."""
+    """Within 5%: on a model this small given drafts cost two of these, in Python."""
     monkeypatch.chdir(tmp_path)
     argv = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", decoder]
     argv += ["--drafter-path", str(DEMO / f"{drafter}.pt"), "--engines", "native"]
     argv += ["--block-sizes", "8", "--sentences", "30", "--rounds", "9"]
-    assert paradec(["breakeven", *argv, "--busy", "--out", "b.json"]) == 0
+    assert paradec([*BREAKEVEN, *argv, "--busy", "--out", "b.json"]) == 0
     rows = json.loads((tmp_path / "b.json").read_text("utf-8"))["rows"]
     speeds = {row["at"]: row["speed_up"] for row in rows}
     assert speeds[PREDICTED]["middle"] == pytest.approx(speeds[OWN]["middle"], rel=0.05)
@@ -169,9 +168,9 @@ def test_a_mistake_is_named(capsys):
         (["--decoder", "self_draft", "--drafter-shortlist", "9"], "--drafter-shortlist 9 excludes"),
     ):
         try:
-            status = paradec(["breakeven", *TINY, *arguments])
+            status = paradec([*BREAKEVEN, *TINY, *arguments])
         except SystemExit as stop:  # argparse's
             status = stop.code
         message = capsys.readouterr().err.strip().splitlines()[-1]
-        assert status == 2 and message.startswith("paradec breakeven: error: ")
+        assert status == 2 and message.startswith("paradec profile")
         assert all(word in message for word in words.split()), message

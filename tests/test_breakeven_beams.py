@@ -1,7 +1,6 @@
-"""``paradec breakeven --beam``: a table by hand, a run from flags to the file, and mistakes."""
+"""``paradec profile breakeven --beam``: a table by hand, a run from flags to the file."""
 
 import json
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -9,33 +8,32 @@ import pytest
 from support.builders import DEMO
 
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.cli.main import parse
 from fairseq_paradec.decoding.depth import Costs
 from fairseq_paradec.lab.analysis.break_even import MEASURED, PAYS
 from fairseq_paradec.lab.analysis.result_pages import page
-from fairseq_paradec.lab.commands import breakeven as command
 from fairseq_paradec.lab.data.table import Table
-from fairseq_paradec.lab.measure import breakeven, breakeven_beams
+from fairseq_paradec.lab.profile import breakeven
 from fairseq_paradec.lab.settings import settings
 from tools.site.published import read_result
 
+BREAKEVEN = ["profile", "breakeven"]
 TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "2", "--rounds", "2", "--busy"]
 
 
 def made(*words: str) -> Any:
-    """Return the settings of ``paradec breakeven``."""
-    parser = ArgumentParser()
-    command.declare(parser)
-    args = parser.parse_args(words)
-    own = {"decoders": args.decoder or [], "marks": args.mark, "engines": ["native"], "argv": []}
-    return settings(breakeven.Settings, args, **own)
+    """Return the settings of ``paradec profile breakeven``."""
+    _, args = parse([*BREAKEVEN, *words])
+    own = {"decoders": args.decoder or [], "marks": args.mark, "engines": ["native"]}
+    return settings(breakeven.BreakEvenProfile, args, **own)
 
 
 def test_a_table_by_hand() -> None:
     words = "--arch-size tiny --beam 4 --block-sizes 3 --rates 1 --mark x=self_draft:3:2.2"
-    way = breakeven_beams.Way("native", "self_draft", None)
+    drafting = breakeven.Drafting("native", "self_draft", 0, None, None, [])
     # A round of 3 drafted steps takes as long as 2.75 plain ones, once as 3.75.
     one, other = (Costs(1.0, (2.0, c), (4.0, c + 1.5)) for c in (2.0, 3.0))
-    found = breakeven_beams.table(made(*words.split()), [way], [[one, one, other]])
+    found = breakeven.beam_rows(made(*words.split()), [drafting], [[one, one, other]])
     rows = Table.of(found).rows
     assert [(row["at"], row["steps_a_pass"]) for row in rows] == [
         (PAYS, 2.75),
@@ -50,14 +48,14 @@ def test_a_table_by_hand() -> None:
 
 def test_medians_over_sentences() -> None:
     found = [Costs(n, (2.0, n + 1), (9.0 - n, n * n)) for n in (1.0, 3.0, 2.0)]
-    assert breakeven_beams.middle(found) == Costs(2.0, (2.0, 3.0), (7.0, 4.0))
+    assert breakeven.middle(found) == Costs(2.0, (2.0, 3.0), (7.0, 4.0))
 
 
 def test_a_run_from_flags_to_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random weights with both drafters; and a checkpoint."""
     monkeypatch.chdir(tmp_path)
     argv = ["--beam", "3", "--engines", "native,native-int8", "--block-sizes", "2,4"]
-    assert paradec(["breakeven", *TINY, *argv, "--rates", "0,1", "--out", "b.json"]) == 0
+    assert paradec([*BREAKEVEN, *TINY, *argv, "--rates", "0,1", "--out", "b.json"]) == 0
     rows = json.loads(Path("b.json").read_text("utf-8"))["rows"]
     cells = [(row["engine"], row["decoder"], row["steps_drafted"]) for row in rows]
     ways = [("native", "assisted"), ("native", "self_draft"), ("native-int8", "assisted")]
@@ -67,7 +65,7 @@ def test_a_run_from_flags_to_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [steps[depth, rate] for depth in (2, 4) for rate in (0.0, 1.0)] == [1, 3, 1, 5]
     assert "When drafted beams pay: tiny, random weights" in page(read_result(Path("b.json")))
     of = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", "self_draft"]
-    assert paradec(["breakeven", *of, *TINY[4:], "--beam", "2", "--engines", "native"]) == 0
+    assert paradec([*BREAKEVEN, *of, *TINY[4:], "--beam", "2", "--engines", "native"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def test_a_run_from_flags_to_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_mistake_is_named(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert paradec(["breakeven", *TINY, *arguments]) == 2
+    assert paradec([*BREAKEVEN, *TINY, *arguments]) == 2
     message = capsys.readouterr().err.strip().splitlines()[-1]
-    assert message.startswith("paradec breakeven: error: ")
+    assert message.startswith("paradec profile")
     assert all(word in message for word in words.split()), message

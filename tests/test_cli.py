@@ -15,29 +15,69 @@ from support.commands import DEMO, ROOT
 from fairseq_paradec.cli import main
 from fairseq_paradec.cli.arguments import Parser
 from fairseq_paradec.decoding.acceptance import ExactMatch
-from fairseq_paradec.lab.measure import lossless
+from fairseq_paradec.lab.commands.profile import WHATS
+from fairseq_paradec.lab.measure import counts, traits
 
-LOSSLESS = ["lossless", str(DEMO), "--path", str(DEMO / "model.pt"), "--out", "never-written.json"]
+LOSSLESS = ["benchmark", str(DEMO), "--preset", "lossless", "--path", str(DEMO / "model.pt")]
+OUT = ["--out", "never-written.json"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["demo", "--data", "no/such"], ["--data", "'no/such'", "fairseq-preprocess"]),
-        (["demo", "--data", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
+        (["demo", "no/such"], ["DATA", "'no/such'", "fairseq-preprocess"]),
+        (["demo", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
         (
-            ["demo", "--data", str(DEMO), "--assistant-path", "no.pt"],
-            ["--assistant-path", "'no.pt'"],
+            ["demo", str(DEMO), "--decoder", "assisted --drafter-path no.pt"],
+            ["--drafter-path", "'no.pt'"],
         ),
-        (["demo"], ["--data", "data-bin/demo-small.en-de in a checkout"]),
-        ([*LOSSLESS, "--decoding", "gad"], ["--decoding gad needs --drafter-path"]),
-        ([*LOSSLESS, "--decoding", "blockwise"], ["--path", "TransformerModel"]),
+        (["demo"], ["DATA", "data-bin/demo-small.en-de in a checkout"]),
+        (["demo", "--timed", "4"], ["--timed 4 excludes --preset demo"]),
+        (
+            [*LOSSLESS, *OUT, "--decoder", "pgj", "--sweep", "block-size=3"],
+            ["--sweep: got 'block-size'", "drafter-path", "with --preset lossless"],
+        ),
+        (["demo", str(DEMO), "--sweep", "beam=2"], ["--sweep: got 'beam'", "block-size"]),
+        (["demo", "--", "--beam", "4"], ["-- excludes --preset demo"]),
+        (
+            ["benchmark", *LOSSLESS[1:2], *LOSSLESS[4:], *LOSSLESS[4:], *OUT],
+            ["--path", "model.pt", "one; others in a --decoder"],
+        ),
+        (
+            [*LOSSLESS, *OUT, "--preset", "times", "--subset", "test,valid"],
+            ["--subset: got 'test,valid'", "one with --preset times"],
+        ),
+        (
+            [*LOSSLESS, *OUT, "--reference", "a", "--reference", "b"],
+            ["--reference: got 'a b'", "one for each subset"],
+        ),
+        (
+            [*LOSSLESS, *OUT, "--preset", "times", "--sweep", "drafter-path=setup.py"],
+            ["--sweep drafter-path needs a --decoder that reads it"],
+        ),
+        (
+            ["profile", "workers", "x", "--model", "y", *OUT, "--", "--lr", "1"],
+            ["-- excludes workers"],
+        ),
+        (["benchmark", str(DEMO), *OUT], ["--preset times needs --path"]),
+        (LOSSLESS, ["--preset lossless needs --out"]),
+        (
+            [*LOSSLESS, *OUT, "--decoder", "gad"],
+            ["--decoder gad needs --sweep drafter-path=FILE"],
+        ),
+        ([*LOSSLESS, *OUT, "--decoder", "blockwise"], ["--path", "TransformerModel"]),
+        (
+            [*LOSSLESS, *OUT, "--sweep", "drafter-path=setup.py"],
+            ["--drafter-path setup.py needs --decoder gad or gad_pp"],
+        ),
+        ([*LOSSLESS, *OUT, "--sweep", "block=3"], ["--sweep: got 'block=3'", "block-size=4,8"]),
+        ([*LOSSLESS, *OUT, "--sweep", "block-size=a"], ["block-size=a", "whole numbers"]),
     ],
 )
 def test_a_mistake_is_named(arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(
-        "fairseq_paradec.lab.commands.demo.DEFAULT_DATA", Path("site-packages/data-bin")
+        "fairseq_paradec.lab.measure.presets.DEMO_DATA", Path("site-packages/data-bin")
     )
     assert main.main(arguments) == 2
     captured = capsys.readouterr()
@@ -85,6 +125,15 @@ def test_a_help_has_exit_statuses_and_an_example_that_is_right(name, capsys):
     assert args.argv == words
 
 
+@pytest.mark.parametrize("what", WHATS)
+def test_an_example_of_profile_is_right(what, capsys):
+    _, args = main.parse(["profile", what, *shlex.split(WHATS[what].example)])
+    assert args.what == what
+    with pytest.raises(SystemExit):
+        main.parse(["profile", what, "--help"])
+    assert f"example: paradec profile {what} " in capsys.readouterr().out
+
+
 def test_every_module_with_a_parser_is_a_command():
     files = Path(main.__file__).parent.glob("*.py")
     modules = {path.stem for path in files if "\ndef run(args" in path.read_text(encoding="utf-8")}
@@ -93,8 +142,8 @@ def test_every_module_with_a_parser_is_a_command():
 
 @pytest.mark.slow
 def test_the_demo_compares_all_decoders(capsys):
-    few = ("--data", str(DEMO), "--sentences", "6", "--block-size", "3", "--text", "A dog runs.")
-    assert main.main(["demo", *few]) == 0
+    few = ("--sentences", "6", "--sweep", "block-size=3", "--text", "A dog runs.")
+    assert main.main(["demo", str(DEMO), *few]) == 0
     lines = capsys.readouterr().out.splitlines()
     rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})
     cells = [re.split(r"\s{2,}", line) for line in lines[rule + 1 : lines.index("", rule)]]
@@ -130,10 +179,12 @@ def test_the_demo_compares_all_decoders(capsys):
 def test_lossless_notices_a_wrong_output(tmp_path, monkeypatch):
     """All predictions of a pass are committed, whatever the acceptance rule saw."""
     monkeypatch.setattr(ExactMatch, "commit", lambda self, accepted, drafted, rows: rows)
-    few = [{"decoding": "greedy"}, {"decoding": "pgj", "block_size": 3}]
-    monkeypatch.setattr(lossless, "variants", lambda *given: few)
-    given, out = ["--limit", "3", "--batch-sizes", "2", "--out"], tmp_path / "lossless.json"
-    assert main.main([*LOSSLESS[:4], *given, str(out)]) == 0
+    monkeypatch.setattr(counts, "lossless_kinds", lambda: ["greedy", "pgj"])
+    few = {"greedy": [{}], "pgj": [{"block_size": 3}]}
+    exact = {name: traits.Traits(exact=lambda *_, name=name: few[name]) for name in few}
+    monkeypatch.setattr(counts, "traits", exact.get)
+    given, out = ["--sentences", "3", "--batch-sizes", "2", "--out"], tmp_path / "lossless.json"
+    assert main.main([*LOSSLESS, *given, str(out)]) == 0
     greedy, broken = json.loads(out.read_text(encoding="utf-8"))["rows"]
     assert (greedy["identical"], greedy["beyond_ties"]) == (3, 0)
     assert broken["beyond_ties"] > 0
@@ -141,6 +192,10 @@ def test_lossless_notices_a_wrong_output(tmp_path, monkeypatch):
 
 
 def test_separate_dictionaries_leave_source_copy_out():
-    inits = [{v.get("jacobi_init") for v in lossless.variants(joined)} for joined in (True, False)]
+    plain = [traits.traits(name).exact for name in ("greedy", "pj", "pgj", "hgj")]
+    inits = [
+        {options.get("jacobi_init") for exact in plain for options in exact(joined, 0)}
+        for joined in (True, False)
+    ]
     assert inits[0] - inits[1] == {"source-copy"}
     assert len(inits[1]) == 4  # greedy has none

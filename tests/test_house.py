@@ -163,11 +163,11 @@ def test_below_the_commands_settings_are_typed(room: str) -> None:
 #: Files that start processes, and what for (docs/design.md).
 STARTS_PROCESSES = {
     "engine/native/building.py": "the compiler",
-    "lab/commands/start_up.py": "what it times",
-    "lab/commands/workers.py": "what it times",
-    "lab/measure/clients.py": "what it times",
-    "lab/measure/evaluate.py": "fairseq-generate",
-    "lab/measure/update_speed.py": "the updates of an older checkout",
+    "lab/measure/generated.py": "fairseq-generate",
+    "lab/profile/clients.py": "what it times",
+    "lab/profile/start_up.py": "what it times",
+    "lab/profile/update_speed.py": "the updates of an older checkout",
+    "lab/profile/workers.py": "what it times",
     "training/child.py": "fairseq-train",
 }
 

@@ -1,4 +1,4 @@
-"""``paradec modules``, ``workers``, ``clients``, ``start-up``, ``training-speed``: parts add up."""
+"""``paradec profile``: parts add up."""
 
 import asyncio
 import json
@@ -8,12 +8,16 @@ from types import SimpleNamespace
 import pytest
 from support.commands import DEMO, ROOT
 
-from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.cli.main import main
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.commands import start_up
-from fairseq_paradec.lab.measure import clients, modules
 from fairseq_paradec.lab.measure.clock import Clock
-from fairseq_paradec.lab.measure.update_speed import Spec
+from fairseq_paradec.lab.profile import clients, modules, start_up
+from fairseq_paradec.lab.profile.update_speed import Trained
+
+
+def profile(words):
+    """Run ``paradec profile``; return the exit status."""
+    return main(["profile", *words])
 
 
 class StandingClock(Clock):
@@ -71,7 +75,7 @@ def test_the_table(tmp_path, capsys):
     ]
     for decoder in ("greedy", "quick=pgj --block-size 3", f"both=assisted --drafter-path {model}"):
         command += ["--decoder", decoder]
-    assert paradec(["modules", *command]) == 0
+    assert profile(["modules", *command]) == 0
     greedy, quick, both = rows = json.loads(out.read_text())["rows"]
     assert [row["decoder"] for row in rows] == ["greedy", "quick", "both"]
     for row in rows:
@@ -79,8 +83,29 @@ def test_the_table(tmp_path, capsys):
         assert row["all_ms"] == pytest.approx(sum(parts), abs=0.05)
         assert row["decoder_ms"] > 0 and (row["drafter_decoder_ms"] > 0) == (row is both)
     assert greedy["parameters"] < both["parameters"] < 2 * greedy["parameters"]  # one encoder
-    assert paradec(["modules", *command, "--decoder", "beam"]) == 2
+    assert profile(["modules", *command, "--decoder", "beam"]) == 2
     assert "--decoder: got 'beam'" in capsys.readouterr().err
+
+
+def test_finished_rounds_are_kept(tmp_path, capsys, monkeypatch):
+    """The same command runs the others; another one is refused."""
+    out, rounds = tmp_path / "modules.json", []
+    given = [str(DEMO), "--path", str(DEMO / "model.pt"), "--sentences", "2", "--rounds", "3"]
+    given += ["--busy", "--out", str(out), "--decoder", "greedy"]
+    real = modules.rounds.undisturbed
+
+    def undisturbed(work, busy):
+        rounds.append(work)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        return real(work, busy)
+
+    monkeypatch.setattr(modules.rounds, "undisturbed", undisturbed)
+    assert profile(["modules", *given]) == 130 and not out.exists()
+    assert profile(["modules", *given, "--decoder", "pgj"]) == 2
+    assert "holds an unfinished run with other argument decoder" in capsys.readouterr().err
+    assert profile(["modules", *given]) == 0
+    assert len(rounds) == 2 + 2 and [*tmp_path.iterdir()] == [out]
 
 
 ONE_LAYER = ("layers=1", "embed-dim=8", "ffn-embed-dim=8", "attention-heads=2")
@@ -100,31 +125,32 @@ def test_a_table_of_all_architectures(data, tmp_path, capsys):
     out = tmp_path / "speed.json"
     argv = ["training-speed", data, "--arch", "ibdecoder_tiny", "--busy", "--out", str(out)]
     few = ["--batches", "2", "--rounds", "2", "--max-tokens", "200"]
-    assert paradec([*argv, *few, "--arch", "transformer", "--", *SIZES]) == 0
+    assert profile([*argv, *few, "--arch", "transformer", "--", *SIZES]) == 0
     second, first = json.loads(out.read_text())["rows"]
     assert (first["architecture"], second["architecture"]) == ("transformer", "ibdecoder_tiny")
     assert second["speed_of_first"]["middle"] == 1.0
     assert first["tokens_per_second"] > 0
     # The sizes are the same for both; ibdecoder has two start rows of 8 more.
     assert first["parameters"] + 2 * 8 == second["parameters"]
-    assert paradec([*argv, "--", *SIZES, "--directions", "3"]) == 2
+    assert profile([*argv, "--", *SIZES, "--directions", "3"]) == 2
     assert "--directions: got 3" in capsys.readouterr().err
 
 
 def test_an_architecture_with_flags():
-    spec = Spec.parse("shallow_decoder --encoder-from 'my model' --lr 1 + --keep-frozen-outputs 2")
+    given = "shallow_decoder --encoder-from 'my model' --lr 1 + --keep-frozen-outputs 2"
+    spec = Trained.parse(given)
     assert spec.arch == "shallow_decoder"
     assert spec.flags == ("--encoder-from", "my model", "--lr", "1")
     assert spec.new == ("--keep-frozen-outputs", "2")
-    assert Spec.parse("transformer") == ("transformer", (), ())
+    assert Trained.parse("transformer") == ("transformer", (), ())
     for wrong in ("", "--lr 1", "transformer 'x", "+ --lr 1"):
         with pytest.raises(UsageError, match="^--arch: got "):
-            Spec.parse(wrong)
+            Trained.parse(wrong)
 
 
 def test_an_older_checkout_that_is_none(data, tmp_path, capsys):
     command = ["training-speed", data, "--arch", "transformer", "--out", str(tmp_path / "speed")]
-    assert paradec([*command, "--before", str(tmp_path)]) == 2
+    assert profile([*command, "--before", str(tmp_path)]) == 2
     assert f"--before: got '{tmp_path}'; allowed: a checkout" in capsys.readouterr().err
 
 
@@ -135,13 +161,13 @@ def test_the_updates_of_two_checkouts(data, tmp_path, capsys):
     command = ["training-speed", data, "--before", str(ROOT), "--busy", "--out", str(out)]
     command += ["--batches", "2", "--rounds", "2", "--max-tokens", "200", "--arch"]
     arch = f"shallow_decoder --encoder-from {DEMO}/model.pt --criterion lean_cross_entropy"
-    assert paradec([*command, f"{arch} + --keep-frozen-outputs 1"]) == 0
+    assert profile([*command, f"{arch} + --keep-frozen-outputs 1"]) == 0
     (row,) = json.loads(out.read_text())["rows"]
     assert row["architecture"] == "shallow_decoder" and row["before"] > 0
     times = row["times_as_many"]
     assert times["low"] <= times["middle"] <= times["high"]
     assert 0.5 < row["by_CPU_time"] and row["flags"].endswith("+ --keep-frozen-outputs 1")
-    assert paradec([*command, f"{arch} --no-such-flag"]) == 2
+    assert profile([*command, f"{arch} --no-such-flag"]) == 2
     assert "with which training fails, as said above" in capsys.readouterr().err
 
 
@@ -150,11 +176,11 @@ def test_workers(tmp_path, capsys):
     (tmp_path / "text").write_text("A man.\n" * 3)
     out, command = tmp_path / "workers.json", ["workers", str(tmp_path / "text"), "--processes"]
     command += ["1,2", "--rounds", "1", "--busy", "--out", str(out), "--model"]
-    assert paradec([*command, str(DEMO)]) == 0
+    assert profile([*command, str(DEMO)]) == 0
     rows = json.loads(out.read_text())["rows"]
     assert [row["by"][:9] for row in rows] == ["1 process", "1 workers", "2 workers"]
     assert all(0 < row["of_them_start"] < 2 * row["seconds"]["middle"] for row in rows)
-    assert paradec([*command, str(tmp_path)]) == 2  # what the command itself says
+    assert profile([*command, str(tmp_path)]) == 2  # what the command itself says
     assert "paradec translate: error: --model" in capsys.readouterr().err
 
 
@@ -163,7 +189,7 @@ def test_clients_of_a_server_are_measured(tmp_path, capsys):
     out, text = tmp_path / "clients.json", str(DEMO / "raw" / "demo.en")
     command = ["clients", text, "--model", str(DEMO), "--rounds", "1", "--busy", "--out", str(out)]
     command += ["--decoding", "greedy", "--clients", "4", "--limit", "24", "--alone", "3"]
-    assert paradec([*command, "--typed", "2"]) == 0
+    assert profile([*command, "--typed", "2"]) == 0
     rows = json.loads(out.read_text())["rows"]
     assert [row["clients"] for row in rows] == [
         "4 clients",
@@ -173,7 +199,7 @@ def test_clients_of_a_server_are_measured(tmp_path, capsys):
     ]
     assert all(0 < r["low"] == r["middle"] == r["high"] for r in (row["ratio"] for row in rows))
     assert rows[2]["served"] >= rows[2]["that"]
-    assert paradec([*command, "--decoding", "gad", "--model", str(tmp_path)]) == 2
+    assert profile([*command, "--decoding", "gad", "--model", str(tmp_path)]) == 2
     assert f"--model: got '{tmp_path}'" in capsys.readouterr().err
 
 
@@ -235,7 +261,7 @@ def test_a_start_that_fails_is_named():
 def test_starts_are_measured(tmp_path):
     out = tmp_path / "starts.json"
     assert (
-        paradec(["start-up", "--model", str(DEMO), "--rounds", "1", "--busy", "--out", str(out)])
+        profile(["start-up", "--model", str(DEMO), "--rounds", "1", "--busy", "--out", str(out)])
         == 0
     )
     times = {row["start"]: row["processor_s"] for row in json.loads(out.read_text())["rows"]}
@@ -246,7 +272,7 @@ def test_starts_are_measured(tmp_path):
 @pytest.mark.slow
 def test_a_start_of_random_weights_is_measured(tmp_path):
     argv = ["start-up", "--arch-size", "tiny", "--rounds", "1", "--busy", "--text", "w1 w2"]
-    assert paradec([*argv, "--out", str(tmp_path / "starts.json")]) == 0
+    assert profile([*argv, "--out", str(tmp_path / "starts.json")]) == 0
     rows = json.loads((tmp_path / "starts.json").read_text())["rows"]
     last = "paradec translate --text 'w1 w2' --max-len-a 1 --max-len-b 0 --model tiny"
     assert [row["start"] for row in rows[3:]] == ["fairseq_paradec.load", last]

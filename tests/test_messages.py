@@ -141,8 +141,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "shrink {tmp}/text {tmp}/small.pt",
         "benchmark",
         "benchmark no-such --path no.pt --out {tmp}/b.json",
-        "lossless no-such --path no.pt --out {tmp}/l.json",
-        "lossless {demo} --path {demo}/model.pt --decoding no-such --out {tmp}/l.json",
+        "benchmark no-such --preset lossless --path no.pt --out {tmp}/l.json",
+        "benchmark {demo} --preset lossless --path {demo}/model.pt --decoder no-such "
+        "--out {tmp}/l.json",
+        "benchmark {demo} --preset lossless --path {demo}/model.pt --timed 5 --out {tmp}/l.json",
+        "benchmark {demo} --path {demo}/model.pt --sweep block=4 --out {tmp}/b.json",
         "analyse",
         "analyse no-such",
         "trace no-such",

@@ -235,7 +235,7 @@ def test_a_row_runs_on_the_models_given(monkeypatch, tmp_path, capsys):
 
 def test_a_target_language_is_the_end_of_datas_name(capsys):
     assert cli.main(["papers", "xia-3", "data/x.en-fr", "--list"]) == 0
-    assert "--raw data/x.en-fr/raw/valid.fr" in capsys.readouterr().out
+    assert "--reference data/x.en-fr/raw/valid.fr" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

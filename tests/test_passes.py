@@ -265,7 +265,7 @@ def document(tmp_path_factory):
     out = tmp_path_factory.mktemp("passes") / "passes-quick.json"
     argv = [*QUICK, "--engines", "torch,native-bf16", "--peers", "--out", str(out)]
     argv += ["--acceptance", str(BENCHMARK)]
-    assert paradec(["passes", *argv]) == 0
+    assert paradec(["profile", "passes", *argv]) == 0
     found = json.loads(out.read_text(encoding="utf-8"))
     return found | {"command": "as typed"}  # the test's own paths are no checkout's
 
@@ -326,7 +326,7 @@ def test_the_results_page_refuses_others(document, tmp_path):
 )
 def test_a_checkpoint_with_its_drafter(capsys, drafter, measured):
     argv = [str(DEMO), "--path", str(DEMO / "model.pt"), *QUICK[4:], "--batch", "2"]
-    assert paradec(["passes", *argv, "--drafter-path", str(DEMO / f"{drafter}.pt")]) == 0
+    assert paradec(["profile", "passes", *argv, "--drafter-path", str(DEMO / f"{drafter}.pt")]) == 0
     printed = capsys.readouterr().out
     assert "vocabulary 7944" in printed and f"| {measured}" in printed
 
@@ -352,7 +352,7 @@ def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):
         ([*QUICK, "--acceptance", str(OTHER)], f"--acceptance {OTHER.name} paradec benchmark"),
         ([str(DEMO), "--path", str(DEMO / "ibdecoder.pt"), *QUICK[4:]], "ReorderedTransformer"),
     ):
-        status, out, err = run(capsys, "passes", *arguments)
+        status, out, err = run(capsys, "profile", "passes", *arguments)
         message = err.strip().splitlines()[-1]
-        assert (status, out) == (2, "") and message.startswith("paradec passes: error: ")
+        assert (status, out) == (2, "") and message.startswith("paradec profile")
         assert all(word in message for word in words.split()), message

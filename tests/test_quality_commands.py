@@ -51,16 +51,16 @@ def pictures(tmp_path_factory):
     return folder
 
 
-def run(command, data, out, *arguments, after=()):
-    """Run a command on data and their model; return the document that it wrote."""
-    given = [data, "--path", data / "model.pt", *arguments, "--out", out, *after]
-    assert paradec([command, *map(str, given)]) == 0
+def run(preset, data, out, *arguments):
+    """Run a preset on data and their model; return the document that it wrote."""
+    given = [data, "--preset", preset, "--path", data / "model.pt", *arguments, "--out", out]
+    assert paradec(["benchmark", *map(str, given)]) == 0
     return json.loads(out.read_text(encoding="utf-8"))
 
 
 def benchmarked(data, out, *decoders):
     flags = "--sentences 4 --timed 2 --rounds 1 --batch-sizes 2 --busy --title small".split()
-    return run("benchmark", data, out, *flags, *(f"--decoder={one}" for one in decoders))
+    return run("times", data, out, *flags, *(f"--decoder={one}" for one in decoders))
 
 
 def greedy_outputs(data):
@@ -117,8 +117,8 @@ def test_summaries_have_rouge_and_images_psnr(summaries, pictures, tmp_path):
 
 
 def test_acceptance_and_lossless_of_images(pictures, tmp_path):
-    flags = "--decoding blockwise --accept-distance 0 --accept-distance 60 --subset test"
-    flags = [*flags.split(), "--sentences", 4, "--batch-size", 2]
+    flags = "--decoder blockwise --sweep accept-distance=0,60 --subset test"
+    flags = [*flags.split(), "--sentences", 4, "--batch-sizes", 2]
     greedy, exact, near = rows = run("acceptance", pictures, tmp_path / "a.json", *flags)["rows"]
     assert [row["label"] for row in rows] == ["exact", "exact", "relaxed"]
     assert [row["epsilon"] for row in rows] == [None, 0, 60]
@@ -127,7 +127,13 @@ def test_acceptance_and_lossless_of_images(pictures, tmp_path):
     same = {"middle": 0.0, "low": 0.0, "high": 0.0}
     assert (exact["PSNR_less_greedy"], greedy["PSNR_less_greedy"]) == (same, None)
     assert exact["mean_accepted_block"] < near["mean_accepted_block"]
-    flags = ["--decoding", "blockwise", "--limit", 2, "--batch-sizes", 2]
+    flags = ["--decoder", "blockwise", "--sentences", 2, "--batch-sizes", 2]
     rows = run("lossless", pictures, tmp_path / "l.json", *flags)["rows"]
     assert len(rows) == 4 and all(row["beyond_ties"] == 0 for row in rows)
     assert rows[0]["passes"] == COUNT + 1  # block size 1: greedy search of a whole image
+
+
+def test_all_sentences_unless_fewer_are_asked_for(pictures, tmp_path):
+    flags = ["--timed", 1, "--rounds", 1, "--batch-sizes", 2, "--busy", "--decoder", "own=greedy"]
+    setting = run("times", pictures, tmp_path / "b.json", *flags)["setting"]
+    assert (setting["sentences"], setting["timed sentences"]) == (5, 1)

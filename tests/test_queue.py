@@ -12,6 +12,7 @@ import pytest
 from support.commands import ROOT, wait_until
 
 from fairseq_paradec.cli.main import parse
+from fairseq_paradec.lab.commands import benchmark
 from fairseq_paradec.training import plan, schedule
 
 
@@ -87,7 +88,9 @@ def test_the_projects_own_commands_are_read_by_what_they_name(tmp_path):
                     schedule.check(given.warmup_updates, updates, "--updates")
                 trainings += 1
             elif program.endswith("/paradec"):
-                parse(words)
+                module, args = parse(words)
+                if module is benchmark:
+                    benchmark.read(args)
             elif program.startswith("scripts/train_"):
                 recipes.add((program, *words))
     assert trainings > 60 and len(recipes) > 20
@@ -151,6 +154,22 @@ def test_a_failure_is_tried_again_and_a_changed_command_only_on_request(runs):
     assert runs.output() == ["bad", "good", "bad"]
     runs.run("--rerun", "good")
     assert runs.output()[-1] == "new"
+
+
+def test_what_is_kept_counts_as_done_by_its_present_command(runs):
+    """Nothing runs again, and what waits for it no longer waits; what has failed stays so."""
+    runs.write('one  echo one >>"$OUT"', 'other  echo other >>"$OUT"', "bad  exit 7")
+    assert runs.run().returncode == 1
+    renamed = 'one  echo >>"$OUT" one', 'other  echo >>"$OUT" other', "bad  exit 8"
+    runs.write(*renamed, 'next[after=one]  echo next >>"$OUT"')
+    assert "next: waits for one (done by another command)" in runs.run().stderr
+    assert "one: done, by its present command too" in runs.run("--keep", "on*").stderr
+    another = {"other": "done by another command", "bad": "failed (8)", "next": "not run"}
+    assert runs.states() == {"one": "done"} | another
+    seconds = (runs.runs / "one" / "done").read_text().splitlines()[1]
+    assert seconds.isdecimal() and runs.output() == ["one", "other"]
+    runs.run("--only", "next")
+    assert runs.output()[2:] == ["next"]
 
 
 @pytest.mark.slow

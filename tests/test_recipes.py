@@ -44,7 +44,7 @@ case "$*" in
     *find_spec*) ;;
     *is_available*) echo "${DEVICE:-cpu}" ;;
     *"fairseq_paradec train "* | *"fairseq_paradec distill "* | \
-        *"fairseq_paradec acceptance "* | *"fairseq_paradec evaluate "*)
+        *"fairseq_paradec benchmark "*)
         exec "${PYTHONPATH%%:*}/scripts/$4.sh" "${@:5}"
         ;;
     *"paradec shrink"*)
@@ -65,7 +65,7 @@ class Recipe:
         scripts.mkdir(parents=True)
         for name in (self.script, "lib.sh"):
             shutil.copy(SCRIPTS / name, scripts)
-        for name in ("train", "distill", "acceptance", "evaluate"):
+        for name in ("train", "distill", "benchmark"):
             self.program(scripts / f"{name}.sh", STEP)
         self.program(self.folder / "python", PYTHON)
         self.data = self.folder / "data"
@@ -124,7 +124,9 @@ def short(step):
     name, told = step.split()[0].removesuffix(".sh"), re.findall(r"\[(.*?)\]", step)
     if name == "shrink":
         return " ".join([name, *told])
+    told = [re.sub("^(--sweep=)?(?=drafter-path=|beam=)", "--", word) for word in told]
     flags = dict(zip(told, told[1:])) | dict(one.split("=", 1) for one in told if "=" in one)
+    name = flags.get("--preset", name) if name == "benchmark" else name
     made = flags.get("--save-dir") or flags.get("--out") or told[1]
     shown = [f"{flag}={flags[f'--{flag}']}" for flag in SHOWN if f"--{flag}" in flags]
     return " ".join([name, f"{told[0]}>{made}", *shown]).replace("/model.pt", "")
@@ -133,7 +135,7 @@ def short(step):
 TEACHER = ["train data>out/teacher"]
 TAUGHT = "distill data>out/data.en-de path="
 REPORT = "acceptance data>out/acceptance.json path="
-QUALITY = "evaluate data>out/quality.json path="
+QUALITY = "quality data>out/quality.json path="
 SHRINK = "shrink --heads-only --max-mb 10000 -- out/model/model.pt out/heads.pt"
 SHALLOW = "shallow_decoder decoder-layers"
 HEADED = "arch=blockwise_transformer start-from"
@@ -223,7 +225,7 @@ STEPS = [
             *TEACHER,
             f"{TAUGHT}out/teacher",
             "train out/data.en-de>out/model arch=ibdecoder",
-            f"{QUALITY}out/model beam=4 subset=test",
+            f"{QUALITY}out/model beam=1,4 subset=test",
         ],
     ),
     (
@@ -232,7 +234,7 @@ STEPS = [
         [
             *TEACHER,
             "train data>out/model arch=ibdecoder start-from=out/teacher",
-            f"{QUALITY}out/model beam=4 subset=test",
+            f"{QUALITY}out/model beam=1,4 subset=test",
         ],
     ),
 ]
@@ -255,7 +257,7 @@ def test_the_steps_of_blockwise_on_images(tmp_path):
     assert short(first) == "train data>out/base arch=image_transformer"
     made = "train data>out/model arch=blockwise_image_transformer start-from=out/base"
     assert short(second) == made and "[--fine-tune-base]" in second
-    assert words("--accept-distance 0 --accept-distance 2") in report
+    assert words("--sweep=accept-distance=0,2") in report
 
 
 def test_heads_are_taken_out_again_only_of_a_newer_model(tmp_path):

@@ -23,7 +23,7 @@ def write_table(folder: Path, name: str = "some", **changes: Any) -> Path:
     """Write a table as the commands do, with changes to it."""
     rows = [{"model": "a|b", "ms": 1.5, "done": True, "gain": None, "note": ""}]
     path = folder / f"{name}.json"
-    made_by = machine.circumstances(["lossless", "DATA", "--out", "results/some.json"])
+    made_by = machine.circumstances(["benchmark", "DATA", "--out", "results/some.json"])
     documents.save(path, "A table", Table.of(rows, notes=["A note."]), made_by)
     path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
     return path
@@ -135,7 +135,7 @@ def test_a_table_renders_with_its_circumstances(tmp_path):
     assert text.startswith("# The first\n")
     assert f"torch {version('torch')}" in text
     assert "\n- A note.\n" in text
-    assert "\n```\nparadec lossless DATA --out results/some.json\n```\n" in text
+    assert "\n```\nparadec benchmark DATA --out results/some.json\n```\n" in text
     table = """
 | model | ms | done | gain | note |
 | --- | --: | --- | --: | --- |

@@ -27,7 +27,7 @@ from support.server import Client, serving
 
 import fairseq_paradec
 from fairseq_paradec.errors import UsageError
-from fairseq_paradec.lab.measure import clients
+from fairseq_paradec.lab.profile import clients
 from fairseq_paradec.serve.settings import ServerSettings
 
 pytestmark = pytest.mark.slow

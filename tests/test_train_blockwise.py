@@ -13,7 +13,7 @@ from support.training import SCRIPTS, cut_short
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.lab.analysis.blocks import block_sizes
-from fairseq_paradec.lab.measure import acceptance, acceptance_rows
+from fairseq_paradec.lab.measure import count_rows, counts
 from fairseq_paradec.training import checkpoints
 from fairseq_paradec.training.commands import shrink
 
@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [str(SCRIPTS / "train_blockwise.sh"), str(data), "--save-dir", str(out)]
     command += "--preset tiny --block-size 3 --smoke --threads 1".split()
     said = cut_short(command, out / "base" / "model.pt")
-    assert f"already trained: {out}/base/model.pt" in said and acceptance_rows.BLOCK.name in said
+    assert f"already trained: {out}/base/model.pt" in said and count_rows.BLOCK.name in said
     return folder
 
 
@@ -48,8 +48,9 @@ def changed(made: Path, name: str, **options: Any) -> Path:
 
 def table(made: Path, *args: object, sentences: int = 2) -> list[dict[str, Any]]:
     out = made / "table.json"
-    given = [made / "data-bin", "--decoding", "blockwise", "--sentences", sentences, "--out", out]
-    assert paradec(["acceptance", *map(str, given), *map(str, args)]) == 0
+    given = [made / "data-bin", "--preset", "acceptance", "--decoder", "blockwise", "--out", out]
+    given += ["--sentences", sentences, *args]
+    assert paradec(["benchmark", *map(str, given)]) == 0
     rows: list[dict[str, Any]] = json.loads(out.read_text())["rows"]
     return rows
 
@@ -79,7 +80,7 @@ def test_heads_alone_decode_and_blocks_are_counted_as_in_the_reports(made: Path)
     assert not any(name.startswith("encoder.") for name in state["model"])
     assert heads.stat().st_size < 800_000 and str(made) not in repr(state["cfg"])
     given = ["--path", base, "--drafter-path", heads, "--decoding", "blockwise"]
-    row = table(made, *given[:4], sentences=13)[1]
+    row = table(made, *given[:2], "--sweep", f"drafter-path={heads}", sentences=13)[1]
     given += ["--gen-subset", "valid", "--stats-file", stats, "--batch-size", 1]
     succeed(fairseq("generate", made / "data-bin", "--user-dir", PLUGIN, *given))
     records = [json.loads(line) for line in stats.read_text().splitlines()]
@@ -103,7 +104,7 @@ def test_rows_of_several_models_and_what_they_are_called(made: Path) -> None:
     models = [base, whole, made / "tuned.pt", same]
     paths = [option for path in models for option in ("--path", path)]
     raw = made / "data-bin" / "raw" / "valid.de"
-    rows = table(made, *paths, "--accept-topk", 1, "--accept-topk", 2, "--raw", raw)
+    rows = table(made, *paths, "--sweep", "accept-topk=1,2", "--reference", raw)
     wanted = [base, *(model for model in models[1:] for _ in "123")]
     assert [row["model"] for row in rows] == [*map(str, wanted)]
     labels = [row["label"].replace(" but for 1 ties of 2", "") for row in rows]
@@ -117,38 +118,48 @@ def test_rows_of_several_models_and_what_they_are_called(made: Path) -> None:
 
 def test_blocks_and_broken_promises_by_hand() -> None:
     """The last pass of the first output only verified: 4 tokens in a block, then 1 and 1."""
-    options = {"decoding": "blockwise"}
-    entry: dict[str, Any] = {"tokens": [[5, 6, 7, 2], [5, 2]], "accepted": [[0, 3], [0, 0]]}
-    assert acceptance_rows.mean_block(entry) == 2.0
-    entry = {"tokens": [[5, 2], [6, 2], [7, 2]]}
-    for ties, wanted, label in (
-        (0, entry["tokens"], "exact"),
-        (1, [[5, 2], [6, 2], [8, 2]], "exact but for 1 ties of 3"),
-        (1, [[5, 2], [9, 2], [8, 2]], "NOT EXACT (1 of 3)"),
-        (None, [[5, 2]] * 3, "relaxed"),
+    assert block_sizes([0, 3], 4) == [4] and block_sizes([0, 0], 2) == [1, 1]
+    for identical, ties, label in (
+        (3, 0, "exact"),
+        (2, 1, "exact but for 1 ties of 3"),
+        (1, 1, "NOT EXACT (1 of 3)"),
+        (1, None, "relaxed"),
     ):
-        assert acceptance_rows.label(options, entry | {"ties": ties}, wanted) == label
+        entry = {"sentences": 3, "identical": identical, "ties": ties}
+        assert count_rows.label("blockwise", entry) == label
+    assert count_rows.label("nat", entry) == "other model"
 
 
 @pytest.mark.slow
 def test_the_minimum_block_and_mistakes(made: Path, monkeypatch: Any, capsys: Any) -> None:
     base, whole, heads = files(made)
-    rows = table(made, "--path", whole, "--min-block", 1, "--min-block", 3, "--block-size", 3)
+    sweeps = ["--sweep", "min-block=1,3", "--sweep", "block-size=3"]
+    rows = table(made, "--path", whole, *sweeps)
     assert [(row["k"], row["l"]) for row in rows[1:]] == [(3, 1), (3, 3)]
     assert (rows[1]["identical"], rows[2]["ties"], rows[2]["label"]) == (100.0, None, "relaxed")
     # The corpus is of words, which have no distance: that is said before any work.
-    monkeypatch.setattr(acceptance, "judged", lambda *_: pytest.fail("work has started"))
+    monkeypatch.setattr(counts, "judged", lambda *_: pytest.fail("work has started"))
     out, target = made / "no.json", made / "refused.pt"
-    options = ["acceptance", made / "data-bin", "--decoding", "blockwise", "--out", out]
+    options = ["benchmark", made / "data-bin", "--preset", "acceptance", "--out", out]
+    options += ["--decoder", "blockwise"]
     heads_only = ["shrink", "--heads-only"]
     for (name, *command), message in (
         (
-            [*options, "--path", whole, "--accept-distance", 2],
+            [*options, "--path", whole, "--sweep", "accept-distance=2"],
             "--accept-distance 2 needs a dictionary",
         ),
-        ([*options, "--path", whole, "--block-size", 4], "--block-size: got 4; allowed: at most 3"),
-        ([*options, "--path", whole, "--min-block", 4], "--min-block: got 4; allowed: at most the"),
-        ([*options, "--path", whole, "--drafter-path", heads], "that has no heads of its own"),
+        (
+            [*options, "--path", whole, "--sweep", "block-size=4"],
+            "--block-size: got 4; allowed: at most 3",
+        ),
+        (
+            [*options, "--path", whole, "--sweep", "min-block=4"],
+            "--min-block: got 4; allowed: at most the",
+        ),
+        (
+            [*options, "--path", whole, "--sweep", f"drafter-path={heads}"],
+            "that has no heads of its own",
+        ),
         ([*options, "--path", base], "allowed: a model of --arch blockwise_tra"),
         ([*heads_only, DEMO / "model.pt", target], "allowed: a checkpoint of blockwise_transf"),
         ([*heads_only, changed(made, "t.pt", fine_tune_base=True), target], "--fine-tune-base, "),

@@ -1,4 +1,4 @@
-"""scripts/train_gad.sh with real steps, and paradec acceptance on what it makes."""
+"""scripts/train_gad.sh with real steps, and the preset acceptance on what it makes."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from support.tables import refused
 from support.training import SCRIPTS, cut_short
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.lab.measure import acceptance
+from fairseq_paradec.lab.measure import counts, presets
 from fairseq_paradec.training import checkpoints
 from tools.site.published import read_result
 
@@ -42,16 +42,17 @@ def model_of(made: Path, name: str) -> Path:
 
 
 def options(made: Path, out: str = "report.json", drafter: Any = None) -> list[Any]:
-    """Of paradec acceptance, for two sentences."""
-    given = [made / "data-bin", "--path", model_of(made, "verifier"), "--out", made / out]
-    return [*given, "--drafter-path", drafter or model_of(made, "drafter"), "--sentences", 2]
+    """Of the preset, for two sentences."""
+    given = [made / "data-bin", "--preset", "acceptance", "--path", model_of(made, "verifier")]
+    sweep = f"drafter-path={drafter or model_of(made, 'drafter')}"
+    return [*given, "--out", made / out, "--sweep", sweep, "--sentences", 2]
 
 
 def report(made: Path, *more: object, status: int = 0, **given: Any) -> list[Any]:
-    """The rows of paradec acceptance with these options."""
+    """The rows of the preset with these options."""
     words = [*options(made, **given), *more]
-    assert paradec(["acceptance", *map(str, words)]) == status, more
-    return [] if status else json.loads(words[4].read_text())["rows"]
+    assert paradec(["benchmark", *map(str, words)]) == status, more
+    return [] if status else json.loads(words[6].read_text())["rows"]
 
 
 @pytest.mark.slow
@@ -74,7 +75,7 @@ def test_the_report_is_exact_and_can_be_rendered(made: Path) -> None:
     rows = {row["decoder"]: row for row in document["rows"]}
     labels = {name: row["label"].split(" but for")[0] for name, row in rows.items()}
     assert labels == {"greedy": "exact", "gad": "exact", "gad_pp": "relaxed"}
-    assert all(row["sentences"] == acceptance.SMOKE_SENTENCES for row in rows.values())
+    assert all(row["sentences"] == presets.SMOKE_SENTENCES for row in rows.values())
     idle = {"model", "epsilon", "l", "mean_accepted_block"}
     assert not idle & set(rows["gad"])  # not of these rows
     assert rows["greedy"]["tokens_per_pass"] == 1.0
@@ -87,8 +88,9 @@ def test_the_report_is_exact_and_can_be_rendered(made: Path) -> None:
 @pytest.mark.slow
 def test_counts_are_those_of_fairseq_generate(made: Path, capsys: Any) -> None:
     flags = ["--decoding", "gad_pp", "--block-size", 3, "--accept-topk", 5, "--accept-margin", 9]
-    raw, stats = ["--raw", made / "valid.de"], made / "stats.jsonl"
-    row = report(made, *flags, *raw, "--sentences", 13, "--batch-size", 13)[1]
+    raw, stats = ["--reference", made / "valid.de"], made / "stats.jsonl"
+    decoder = ["--decoder", " ".join(map(str, flags[1:]))]
+    row = report(made, *decoder, *raw, "--sentences", 13, "--batch-sizes", 13)[1]
     assert "BLEU" in capsys.readouterr().out
     arguments = [made / "data-bin", "--path", model_of(made, "verifier"), *flags, "--stats-file"]
     arguments += [stats, "--drafter-path", model_of(made, "drafter"), "--gen-subset", "valid"]
@@ -109,17 +111,29 @@ def test_counts_are_those_of_fairseq_generate(made: Path, capsys: Any) -> None:
 def test_rows_are_all_combinations_of_what_each_decoding_reads(made: Path, monkeypatch) -> None:
     asked: list[dict[str, Any]] = []
     found = {
-        "tokens": [[5, 2], [6, 2]],
-        "passes": [1, 2],
-        "drafted": [[3], [3, 2]],
-        "accepted": [[3], [0, 1]],
+        "sentences": 2,
+        "tokens": 4,
+        "passes": 3,
+        "drafted": 8,
+        "accepted": [1, 1, 0, 1],
+        "blocks": 2,
+        "identical": 1,
         "flags": {},
         "ties": None,
+        "provenance": dict.fromkeys(("lossless", "model", "drafter", "engine", "engine_dtype")),
+        "drafts": None,
     }
-    monkeypatch.setattr(acceptance, "judged", lambda *_: {"tokens": [[5, 2], [7, 2]]})
-    monkeypatch.setattr(acceptance, "counted", lambda _, o, *__: (asked.append(o), found)[1])
-    given = "--decoding gad --decoding gad_pp --decoding nat --decoding pgj --block-size 2 "
-    given += "--block-size 4 --accept-topk 1 --accept-margin 1 --accept-margin 2 --accept-margin 1"
+
+    def counted(setting: counts.Setting, *_: Any) -> dict[str, Any]:
+        of = {} if setting.spec.path is None else {"path": setting.spec.path}
+        asked.append({**setting.spec.options, **of})
+        return found
+
+    wanted = {"valid": {"0": [[5, 2]], "1": [[7, 2]]}}
+    monkeypatch.setattr(counts, "judged", lambda *_: wanted)
+    monkeypatch.setattr(counts, "counted", counted)
+    given = "--decoder gad --decoder gad_pp --decoder nat --decoder pgj --sweep block-size=2,4 "
+    given += "--sweep accept-topk=1 --sweep accept-margin=1,2 --sweep accept-margin=1"
     row = report(made, *given.split(), out="all.json")[1]
     drafter = {"drafter_path": str(model_of(made, "drafter"))}
     sizes = [{"block_size": 2}, {"block_size": 4}]
@@ -129,7 +143,7 @@ def test_rows_are_all_combinations_of_what_each_decoding_reads(made: Path, monke
         {"decoding": "greedy"},
         *({"decoding": "gad"} | drafter | size for size in sizes),
         *({"decoding": "gad_pp"} | drafter | size | margin for size, margin in pairs),
-        *({"decoding": "nat"} | drafter | size for size in sizes),
+        *({"decoding": "nat", "path": drafter["drafter_path"]} | size for size in sizes),
         *({"decoding": "pgj"} | size for size in sizes),
     ]
     assert (row["tokens"], row["passes_per_sentence"], row["tokens_per_pass"]) == (4, 1.5, 1.333)
@@ -139,22 +153,22 @@ def test_rows_are_all_combinations_of_what_each_decoding_reads(made: Path, monke
 
 @pytest.mark.slow
 def test_a_report_cut_short_goes_on_and_changes_are_noticed(made: Path, monkeypatch) -> None:
-    real, asked = acceptance.counted, []
+    real, asked = counts.counted, []
 
-    def counted(test: Any, options: dict[str, Any], *rest: Any) -> Any:
-        asked.append(options["decoding"])
+    def counted(setting: counts.Setting, *rest: Any) -> Any:
+        asked.append(setting.spec.options["decoding"])
         if len(asked) == 3:
             raise KeyboardInterrupt
-        return real(test, options, *rest)
+        return real(setting, *rest)
 
-    monkeypatch.setattr(acceptance, "counted", counted)
+    monkeypatch.setattr(counts, "counted", counted)
     out = "new folder/cut.json"
     report(made, out=out, status=130)
     assert asked == ["greedy", "gad", "gad_pp"] and not (made / out).exists()
     rows = report(made, out=out)
     assert asked[3:] == ["gad_pp"]
     assert [row["identical"] for row in rows[:2]] == [100.0, 100.0]
-    report(made, "--block-size", 8, "--block-size", 2, out=out)
+    report(made, "--sweep", "block-size=8,2", out=out)
     assert asked[4:] == ["gad", "gad", "gad_pp", "gad_pp"]
     assert report(made, out=out) == rows and len(asked) == 8
     state = checkpoints.read_state(model_of(made, "drafter"))
@@ -165,16 +179,19 @@ def test_a_report_cut_short_goes_on_and_changes_are_noticed(made: Path, monkeypa
 
 @pytest.mark.slow
 def test_wrong_options_of_the_report_are_named(made: Path, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(acceptance, "judged", lambda *_: pytest.fail("work has started"))
+    monkeypatch.setattr(counts, "judged", lambda *_: pytest.fail("work has started"))
     short, verifier = made / "short.de", model_of(made, "verifier")
     short.write_text("one line\n")
     for more, message in (
-        (["--drafter-path", verifier], "a checkpoint of --arch block_nat; this holds a Transf"),
-        (["--decoding", "gad", "--accept-topk", 2], "--accept-topk 2 needs --dec"),
-        (["--block-size", 5000], "--block-size: got 5000; allowed: at most"),
-        (["--raw", short], 'short.de with 1 lines"; allowed: a line for each of 13'),
+        (
+            ["--sweep", f"drafter-path={verifier}"],
+            "a checkpoint of --arch block_nat; this hol",
+        ),
+        (["--decoder", "gad", "--sweep", "accept-topk=2"], "--accept-topk 2 needs --dec"),
+        (["--sweep", "block-size=5000"], "--block-size: got 5000; allowed: at most"),
+        (["--reference", short], 'short.de with 1 lines"; allowed: a line for each of 13'),
         (["--path", "/none.pt"], "--path: got '/none.pt'; allowed: a fairseq checkpoint"),
         (["--out", made], "a file, not a folder"),
     ):
-        assert message in refused(capsys, "acceptance", *options(made, out="no.json"), *more)
+        assert message in refused(capsys, "benchmark", *options(made, out="no.json"), *more)
     assert not (made / "no.json").exists()

@@ -1,4 +1,4 @@
-"""paradec train: folders, children, kill and resume; paradec average and evaluate."""
+"""paradec train: folders, children, kill and resume; paradec average; quality of models."""
 
 import argparse
 import fcntl
@@ -15,7 +15,7 @@ from support.commands import preprocess, run_python, succeed, wait_until
 from support.training import ENV, SCRIPTS, write_pairs
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.lab.measure import evaluate, judge
+from fairseq_paradec.lab.measure import generated, judge
 from fairseq_paradec.training import checkpoints, child, folder, log, machine, run
 
 TRAIN = SCRIPTS / "train.sh"
@@ -418,8 +418,8 @@ def test_a_killed_and_a_stopped_run_end_as_an_undisturbed_one(corpus, trained):
 @pytest.mark.slow
 def test_evaluation_gives_the_number_of_the_sacrebleu_command(corpus, trained, monkeypatch, capsys):
     out, raw, data = corpus / "my result.json", corpus / "test.de", corpus / "data-bin"
-    command = ["evaluate", data, "--path", trained / "model.pt", "--out", out, "--raw", raw]
-    arguments = [*map(str, command), "--subset", "test"]
+    command = ["benchmark", data, "--preset", "quality", "--path", trained / "model.pt"]
+    arguments = [*map(str, [*command, "--out", out, "--reference", raw]), "--subset", "test"]
     arguments += ["--", "--decoding", "greedy", "--max-len-b", "7"]
     assert paradec(arguments) == 0
     texts = out.with_suffix(".0.test.txt")
@@ -442,7 +442,7 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(corpus, trained, m
         assert paradec(arguments) == 0
         return len(calls)
 
-    monkeypatch.setattr(evaluate, "translate", lambda *a: (calls.append(a), lines)[1])
+    monkeypatch.setattr(generated, "translate", lambda *a: (calls.append(a), lines)[1])
     assert count() == 0 and json.loads(out.read_text())["rows"] == document["rows"]
     for changed in (trained / "model.pt", data / "dict.de.txt", data / "test.en-de.en.bin"):
         before = changed.read_bytes()
@@ -451,17 +451,17 @@ def test_evaluation_gives_the_number_of_the_sacrebleu_command(corpus, trained, m
         changed.write_bytes(before)
     arguments[-1] = "8"
     assert (count(), count()) == (1, 0)
-    monkeypatch.setattr(evaluate, "translate", lambda *_: ["a"] * 39)
-    arguments[-1] = "7"
+    monkeypatch.setattr(generated, "translate", lambda *_: ["a"] * 39)
+    arguments[-1] = "9"
     assert paradec(arguments) == 2 and "gave 39 outputs for test of" in capsys.readouterr().err
 
 
 def test_evaluation_keeps_the_order_of_the_data_and_joins_words(monkeypatch):
     said = "S-2\tx\nH-2\t-0.5\tzw@@ ei .\nH-0\t-1.0\teins\u2028\nH-0\t-2.0\tsecond\nH-1\t0\t\n"
     result = subprocess.CompletedProcess([], 0, said, "")
-    monkeypatch.setattr(evaluate.subprocess, "run", lambda *_, **__: result)
+    monkeypatch.setattr(generated.subprocess, "run", lambda *_, **__: result)
     monkeypatch.setattr(judge.data_utils, "infer_language_pair", lambda _: ("en", "de"))
-    assert evaluate.translate("data", "model", "test", []) == ["eins", "", "zwei."]
+    assert generated.translate("data", "model", "test", []) == ["eins", "", "zwei."]
 
 
 def checkpoint(updates, model):

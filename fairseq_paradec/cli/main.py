@@ -28,20 +28,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "serve": "serve translations over HTTP, and a page that shows the passes",
         "doctor": "tell what a checkpoint is, and which decoders fit it",
         "demo": "compare all decoders on 100 sentences: passes, times, outputs",
-        "lossless": "compare decoders with fairseq's greedy search, token by token",
-        "benchmark": "time and judge any decoders on a test set",
-        "acceptance": "measure the share of accepted drafted tokens, by setting",
-        "drafts": "count the passes that earlier translations save as drafts",
-        "evaluate": "score models by BLEU, ROUGE or PSNR, with fairseq-generate",
-        "passes": "time a pass, piece by piece",
-        "launches": "count what a pass launches on a GPU, and waits for",
-        "breakeven": "find from how many tokens a pass drafting pays",
-        "modules": "time what decoders consist of: encoder, decoder, vocabulary",
-        "threads": "measure what several threads, generators and processes give",
-        "workers": "measure what several processes or a cluster give for a corpus",
-        "clients": "measure what clients of serve get, beside translate and Python",
-        "start-up": "measure what an import, help and a first sentence cost",
-        "training-speed": "measure the updates a second of architectures",
+        "benchmark": "time, judge and count any decoders on a test set, by presets",
+        "profile": "measure passes, drafts, modules, threads, clients, a start and more",
     },
     "look": {
         "trace": "show passes, steps, dependencies, a beam's tree, an order of writing",
@@ -65,12 +53,12 @@ GROUPS: dict[str, dict[str, str]] = {
 
 #: Commands that measure or draw: they need the packages of the extra ``[lab]``, and say so before
 #: they begin to work.
-LAB = frozenset(
-    "demo lossless benchmark acceptance drafts evaluate passes launches breakeven modules threads "
-    "workers clients start-up training-speed trace analyse report papers images".split()
-)
+LAB = frozenset("demo benchmark profile trace analyse report papers images".split())
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
+
+#: A word that stands for a command with some of its arguments.
+SHORT = {"demo": ("benchmark", "--preset", "demo")}
 
 
 def overview() -> str:
@@ -106,7 +94,7 @@ FOLDERS = ("cli", "training.commands", "lab.commands")
 
 def find(name: str) -> ModuleType:
     """Return the module of a command."""
-    package = __package__.rpartition(".")[0]
+    package, name = __package__.rpartition(".")[0], SHORT.get(name, (name,))[0]
     for folder in FOLDERS:
         module = f"{package}.{folder}.{name.replace('-', '_')}"
         spec = importlib.util.find_spec(module)
@@ -122,7 +110,7 @@ def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     module.declare(parser)
     takes_flags = parser.get_default("flags") is not None
     end = words.index("--") if takes_flags and "--" in words else len(words)
-    args = parser.parse_args(words[1:end])
+    args = parser.parse_args([*SHORT.get(words[0], ())[1:], *words[1:end]])
     if takes_flags:
         args.flags = words[end + 1 :]
     args.argv = words

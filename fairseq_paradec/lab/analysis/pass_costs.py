@@ -1,4 +1,4 @@
-"""The tables of paradec passes: the cost of a pass, its lower bound, and the cost of a sentence.
+"""The tables of paradec profile passes: a pass's cost, its lower bound, and a sentence's cost.
 
 A pure function of the JSON document. Its samples are ``seconds[r][i]``: round r, repetition i.
 

@@ -1,67 +1,133 @@
-"""Time and judge any decoders on one test set: one model's, or several models'.
+"""Compare decoders on one test set: times and quality, or by --preset what is counted.
 
 Every decoder translates the same sentences in the same process, in rounds in which each sentence is
 decoded by all decoders one after the other, each time in another order. The timer covers what a
 user waits for: batching, encoder, decoder, detokenised text. fairseq's beam 5 and greedy search and
-this package's greedy search are always among the decoders. What was measured is kept after each
-round: run the same command again to go on.
+this package's greedy search are always among the decoders. What was measured is kept beside --out:
+run the same command again to go on.
+
+presets:
+  times       times and quality of decoders (the default)
+  demo        all decoders that the folder of DATA has models for, one table; `paradec demo` is
+              this. --text: a sentence of your own, translated after the table
+  lossless    outputs that differ from fairseq's search, in all settings of each exact decoder;
+              with --sweep beam=2,3 n-best lists. It may run beside other work
+  acceptance  passes, accepted drafted tokens, blocks and quality, of greedy search and of each
+              --decoder in every combination of --sweep, for each --path. There are no times
+  quality     BLEU, ROUGE or PSNR of models by fairseq-generate, with the flags after --; OUT.*.txt
+              hold the translations
+  drafts      passes that earlier translations save as drafts; DATA is a text, a sentence a line,
+              and --path a model folder. Times only with --rounds
 """
 
 import argparse
+import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 from ...cli import arguments
-from ..measure import CTRANSLATE2, DEFAULT_DECODERS, DTYPES, PEERS
-from ..settings import settings
+from ...errors import needs, option_error
+from ..measure import CTRANSLATE2, DTYPES, PEERS, presets
+from ..measure.presets import (
+    ACCEPTANCE,
+    DEFAULT_DECODERS,
+    DEMO,
+    DRAFTS,
+    LOSSLESS,
+    PRESETS,
+    QUALITY,
+    SMOKE_SENTENCES,
+    TIMES,
+    Comparison,
+    given_or_default,
+)
 
 
 def peers(text: str) -> tuple[str, ...]:
     """Read an argument that is a list of engines with commas between them."""
-    found = tuple(dict.fromkeys(text.split(",")))
-    if not set(found) <= set(PEERS):
+    names = tuple(dict.fromkeys(text.split(",")))
+    if not set(names) <= set(PEERS):
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {', '.join(PEERS)}, or both")
-    return found
+    return names
+
+
+def names(text: str) -> list[str]:
+    """Read an argument that is a list of names with commas between them."""
+    return text.split(",")
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = (
-        "example: paradec benchmark data-bin/demo.en-de --path data-bin/demo.en-de/model.pt "
-        "--decoder 'pgj --block-size 5' --decoder 'wide=hgj --block-size 12' --rounds 3 "
-        "--out runs/demo.json"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "%(prog)s DATA --path MODEL [--preset NAME] [options] --out FILE [-- FLAGS]"
+    parser.epilog = """examples:
+  paradec benchmark data-bin/demo.en-de --path data-bin/demo.en-de/model.pt \\
+    --decoder 'pgj --block-size 5' --decoder 'wide=hgj --block-size 12' --rounds 3 \\
+    --out runs/demo.json
+  paradec demo --sentences 20 --text "A dog runs."
+  paradec benchmark data-bin/demo.en-de --preset lossless --path data-bin/demo.en-de/model.pt \\
+    --out runs/lossless.json
+  paradec benchmark data-bin/multi30k.en-de --preset acceptance --path verifier.pt \\
+    --sweep drafter-path=drafter.pt --sweep block-size=5,10 --sweep accept-margin=1,3 \\
+    --out runs/acceptance.json
+  paradec benchmark data-bin/demo.en-de --preset quality --path data-bin/demo.en-de/model.pt \\
+    --subset test --reference data-bin/demo.en-de/raw/demo.de --out runs/quality.json \\
+    -- --decoding greedy
+  paradec benchmark data-bin/demo-small.en-de/raw/demo.en --preset drafts \\
+    --path data-bin/demo-small.en-de --out runs/drafts.json
+"""
+    parser.set_defaults(fails="an exact decoder of the demo is not exact", flags=[])
+    add, number, numbers = parser.add_argument, arguments.whole_number, arguments.whole_numbers
+    add("data", metavar="DATA", nargs="?", help="fairseq data folder")
+    add("--preset", choices=list(PRESETS), default=TIMES, help=f"(default: {TIMES})")
+    add(
+        "--path",
+        action="append",
+        help="checkpoint whose greedy output is the yardstick, or an ensemble's with ':' between "
+        "them; for acceptance and quality it may be repeated (demo: DATA/model.pt)",
     )
-    add, number = parser.add_argument, arguments.whole_number
-    add("data", metavar="DATA", help="fairseq data folder")
-    add("--path", required=True, help="checkpoint whose greedy output is the yardstick")
     add(
         "--decoder",
         action="append",
         metavar="SPEC",
-        help="a row: [LABEL=]DECODING and flags of fairseq-generate in one word, for example "
+        help="[LABEL=]DECODING and flags of fairseq-generate in one word, for example "
         "'hgj --block-size 8' or 'student=beam --path other.pt --beam 4'; may be given often "
-        f"(default: {', '.join(map(repr, DEFAULT_DECODERS))}); fairseq's beam 5 and "
-        "greedy search and this package's greedy are always there",
+        f"(default: {', '.join(map(repr, DEFAULT_DECODERS))}; acceptance: gad, gad_pp; lossless: "
+        "all that need no drafter; drafts: greedy, self_draft)",
     )
-    add("--subset", default="test", help="of DATA (default: test)")
-    add("--reference", type=Path, help="plain text (default: DATA/raw/SUBSET.LANG if it is there)")
-    add("--sentences", type=number, help="so many, evenly from short to long (default: all)")
-    add("--timed", type=number, default=200, help="of them for latency (default: 200)")
-    add("--rounds", type=number, default=5, help="timed rounds (default: 5)")
+    add(
+        "--sweep",
+        action="append",
+        metavar="OPTION=A,B",
+        help="several values of an option, such as block-size=4,8: each decoder that reads it has "
+        "all; may be repeated, for every combination (demo: block-size=5)",
+    )
+    add("--subset", type=names, help="of DATA, with commas (default: test; acceptance: valid)")
+    add(
+        "--reference",
+        type=Path,
+        action="append",
+        help="plain text, one for each subset (default: DATA/raw/SUBSET.LANG if it is there; "
+        "acceptance: no quality of texts)",
+    )
+    add("--sentences", type=number, help="so many, from short to long (default: all; demo: 100)")
+    add("--timed", type=number, help="of them for latency (default: 200)")
+    add("--rounds", type=number, help="timed rounds (default: 5; demo: 1; drafts: none)")
     add(
         "--batch-sizes",
-        type=arguments.whole_numbers,
-        default=[4, 16, 64, 256],
-        help="throughput sweep; it ends early where no decoder gains (default: 4,16,64,256)",
+        type=numbers,
+        help="throughput sweep; it ends early where no decoder gains (default: 4,16,64,256); "
+        "lossless: of the compared outputs (1,64); acceptance: (1)",
     )
     add(
         "--threads",
-        type=arguments.whole_numbers,
-        default=[1],
+        type=numbers,
         help="CPU threads; more than one number: latency with each, all else with the first "
         "(default: 1)",
     )
-    add("--dtype", choices=DTYPES, default="fp32", help="of all decoders (default: fp32)")
-    arguments.declare_device(parser)
+    add("--dtype", choices=DTYPES, help="of all decoders (default: fp32)")
+    add("--device", choices=("cpu", "cuda"), help="(default: cpu)")
     add("--max-len-a", type=arguments.positive, help="fairseq's, for all decoders")
     add("--max-len-b", type=number, help="fairseq's, for all decoders")
     add("--min-len", type=number, help="fairseq's, for all decoders")
@@ -72,21 +138,100 @@ def declare(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=peers,
         const=(CTRANSLATE2,),
-        default=(),
         metavar="LIST",
         help=f"other engines on the same checkpoint, too: {', '.join(PEERS)}, or both with a comma "
         f"(without LIST: {CTRANSLATE2}, which is for --device cpu)",
     )
-    add("--busy", action="store_true", help="measure on a busy machine too")
-    arguments.declare_table(parser, None, "FILE.json; FILE.md and FILE.png go beside it")
+    add("--busy", action="store_true", default=None, help="measure on a busy machine too")
+    add(
+        "--smoke",
+        action="store_true",
+        default=None,
+        help=f"a try-out of acceptance and quality: {SMOKE_SENTENCES} sentences, or one test set, "
+        "and the first setting of each",
+    )
+    add("--text", type=arguments.utf8, help="demo: a sentence to translate, too")
+    add("--title", help="heading of the result, on pages")
+    add("--out", type=Path, help="FILE.json; of times FILE.md and FILE.png go beside it")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, and write the three files."""
-    from ..measure.benchmark import Settings, benchmark
-    from ..measure.specs import COMMON, read
+    """Compare, and write the result or print the table."""
+    asked = read(args)
+    # So that `finally` runs.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with arguments.quiet():
+            return compare(asked)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
-    limits = {name: getattr(args, name) for name in COMMON if getattr(args, name) is not None}
-    decoders = [*map(read, args.decoder or DEFAULT_DECODERS)]
-    with arguments.quiet():
-        return benchmark(settings(Settings, args, limits=limits, decoders=decoders))
+
+def read(args: argparse.Namespace) -> Comparison:
+    """Return what is asked for, with the preset's defaults.
+
+    Raises:
+        UsageError: an argument is missing, or the preset does not take it.
+    """
+    from ..measure import specs
+
+    values = given_or_default(args.preset, vars(args))
+    if args.preset == DEMO:
+        values["data"] = values["data"] or demo_data()
+        values["path"] = values["path"] or [str(Path(values["data"]) / "model.pt")]
+    for name, flag in (("data", "DATA"), ("path", "--path"), ("out", "--out")):
+        if not values[name] and not (name == "out" and args.preset == DEMO):
+            raise needs("--preset", args.preset, flag)
+    _refuse_several(args.preset, values)
+    if args.preset == TIMES and values["out"].suffix != ".json":
+        raise option_error("--out", str(values["out"]), "a name that ends in .json")
+    if args.preset == QUALITY and not values["subset"]:
+        raise needs("--preset", QUALITY, "--subset")
+    values["data"] = str(values["data"])
+    values["decoder"] = [*map(specs.read, values["decoder"] or ())]
+    values["sweep"] = specs.read_sweeps(values["sweep"] or ())
+    return Comparison(**values)
+
+
+def _refuse_several(preset: str, values: dict[str, Any]) -> None:
+    """Refuse several models or test sets where one is measured."""
+    if len(values["path"]) > 1 and preset not in (ACCEPTANCE, QUALITY):
+        raise option_error("--path", " ".join(values["path"]), "one; others in a --decoder")
+    subsets, references = values["subset"] or [], values["reference"] or []
+    if len(subsets) > 1 and preset not in (LOSSLESS, QUALITY):
+        raise option_error("--subset", ",".join(subsets), f"one with --preset {preset}")
+    if len(references) > max(1, len(subsets)):
+        given = " ".join(map(str, references))
+        raise option_error("--reference", given, "one for each subset")
+
+
+def demo_data() -> Path:
+    """Return the folder of the demo.
+
+    Raises:
+        UsageError: there is none beside an installed package.
+    """
+    if not presets.DEMO_DATA.is_dir():
+        allowed = (
+            "a data folder; an installed package has none: the demo's is data-bin/demo-small.en-de "
+            "in a checkout of the source"
+        )
+        raise option_error("DATA", None, allowed)
+    return presets.DEMO_DATA
+
+
+def compare(asked: Comparison) -> int:
+    """Do what a preset asks for; return the exit status."""
+    from ..data import documents
+    from ..measure import benchmark, counts, demo, drafts, generated
+
+    if asked.out is not None:
+        documents.check_out(asked.out)
+    if asked.preset == DEMO:
+        status = benchmark.benchmark(demo.comparison(asked))
+        if asked.text:
+            print("\n" + demo.translated(Path(asked.data), asked.text))
+        return status
+    works = {LOSSLESS: counts.count, ACCEPTANCE: counts.count, QUALITY: generated.score}
+    works |= {TIMES: benchmark.benchmark, DRAFTS: drafts.drafts}
+    return works[asked.preset](asked)

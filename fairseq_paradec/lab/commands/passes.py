@@ -17,7 +17,9 @@ from ..settings import settings
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = "example: paradec passes --arch-size base --engines native,torch --chunks 1,5"
+    parser.epilog = (
+        "example: paradec profile passes --arch-size base --engines native,torch --chunks 1,5"
+    )
     add, number = parser.add_argument, arguments.whole_number
     numbers = arguments.whole_numbers
     arguments.declare_sized_model(parser, "native,torch")

@@ -6,8 +6,7 @@ to separate the gain of an algorithm from that of the engine.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,13 @@ from ..data.documents import BENCHMARK, VERSION, check
 from ..data.journal import Journal
 from ..data.table import Result
 from ..show.table import markdown
-from . import CTRANSLATE2, TRANSFORMERS, machine
+from . import CTRANSLATE2, TRANSFORMERS, demo, machine
 from .inputs import origin
 from .judge import DETOKENISED, agreement, references
 from .loading import choose, evenly
 from .peers import CTranslate2System, numbers_of_threads
-from .specs import COMMON, Spec
+from .presets import LIMITS, Comparison
+from .specs import Spec, reads, swept
 from .systems import PEER, FairseqSystem, Models, System
 from .text import quality_of
 from .timings import Benchmark, Plan
@@ -45,94 +45,84 @@ ALWAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Of ``paradec benchmark``."""
-
-    data: str  # fairseq's data folder
-    path: str  # the checkpoint whose greedy output is the yardstick
-    decoders: Sequence[Spec]  # besides those of ``ALWAYS``
-    subset: str  # of the data
-    reference: Path | None  # plain text; None: that of the data
-    sentences: int | None  # how many; None: all
-    timed: int  # of them, for latency
-    rounds: int  # so many, interleaved
-    batch_sizes: Sequence[int]  # of the throughput sweep
-    threads: Sequence[int]  # of the CPU; the first is for all but latency
-    dtype: str  # of all decoders
-    device: str  # ``cpu`` or ``cuda``
-    limits: Mapping[str, Any]  # those of ``COMMON`` that are given
-    peers: Sequence[str]  # other engines
-    busy: bool  # also while others use the machine
-    argv: Sequence[str]  # the words after ``paradec``
-    out: Path  # the JSON file to write; page and picture go beside it
-    title: str | None  # of the document; None: made of the checkpoint's name
-
-
-def benchmark(args: Settings) -> int:
-    """Measure, and write the three files; return the exit status."""
-    if args.out.suffix != ".json":
-        raise option_error("--out", str(args.out), "a name that ends in .json")
-    usable_device(args.device)
-    if args.peers and set(args.limits) - {"max_len_b", "min_len"}:
-        raise needs("--peers", True, "no limits but --max-len-b and --min-len")
-    if CTRANSLATE2 in args.peers and args.device != "cpu":
-        raise needs("--peers", CTRANSLATE2, "--device cpu; transformers takes any")
-    check_inputs(args.data, args.path)
-    if args.peers and holds_images(args.data):
-        raise needs("--peers", True, "texts; DATA holds images")
+def benchmark(asked: Comparison) -> int:
+    """Measure, and write the three files; of the demo only print. Return the exit status."""
+    (path,) = asked.path
+    usable_device(asked.device)
+    if asked.peers:
+        _check_peers(asked)
+    check_inputs(asked.data, path)
     # Before anything is built: generators are built with these threads.
-    torch.set_num_threads(args.threads[0])
-    documents.check_out(args.out)
-    systems, left_out = make_systems(args)
-    task = systems[0].task
-    plan = make_plan(systems[0], args)
-    texts, source = references(
-        args.data, args.subset, len(task.dataset(args.subset)), args.reference
-    )
-    quality = quality_of(args.data, task.cfg.target_lang, [texts[i] for i in plan.sentences])
+    torch.set_num_threads(asked.threads[0])
+    systems, left_out = make_systems(asked)
+    plan = make_plan(systems[0], asked)
+    if asked.out is None:
+        bench = Benchmark(systems, plan, Journal(None, {}))
+        bench.run()
+        return demo.show(bench, Path(asked.data))
+    return _document(asked, asked.out, systems, plan, left_out)
+
+
+def _check_peers(asked: Comparison) -> None:
+    """Refuse peers beside what they do not take."""
+    if set(asked.limits) - {"max_len_b", "min_len"}:
+        raise needs("--peers", True, "no limits but --max-len-b and --min-len")
+    if CTRANSLATE2 in asked.peers and asked.device != "cpu":
+        raise needs("--peers", CTRANSLATE2, "--device cpu; transformers takes any")
+    if holds_images(asked.data):
+        raise needs("--peers", True, "texts; DATA holds images")
+
+
+def _document(
+    asked: Comparison, out: Path, systems: Sequence[System], plan: Plan, left_out: list[str]
+) -> int:
+    """Judge the outputs too, and write the document with its page and picture."""
+    task, subset = systems[0].task, asked.subset[0]
+    given = asked.reference[0] if asked.reference else None
+    texts, source = references(asked.data, subset, len(task.dataset(subset)), given)
+    quality = quality_of(asked.data, task.cfg.target_lang, [texts[i] for i in plan.sentences])
     if source == DETOKENISED:
         print(
-            f"paradec benchmark: no {args.data}/raw/{args.subset}.{task.cfg.target_lang} and no "
+            f"paradec benchmark: no {asked.data}/raw/{subset}.{task.cfg.target_lang} and no "
             f"--reference: {quality.metrics[0]} is against the targets of DATA, "
             "detokenised",
             file=sys.stderr,
         )
-    unfinished = args.out.with_suffix(".partial.jsonl")
-    journal = Journal(unfinished, fingerprint(args, systems))
+    unfinished = out.with_suffix(".partial.jsonl")
+    journal = Journal(unfinished, fingerprint(asked, systems))
     bench = Benchmark(systems, plan, journal)
     bench.run()
     setting = {
-        "data": args.data,
-        "path": args.path,
-        "subset": args.subset,
+        "data": asked.data,
+        "path": asked.path[0],
+        "subset": subset,
         "reference": source,
         "sentences": len(plan.sentences),
         "timed sentences": len(plan.timed),
         "rounds": plan.rounds,
-        "dtype": args.dtype,
-        "device": args.device,
+        "dtype": asked.dtype,
+        "device": asked.device,
         "threads": list(plan.threads),
-        "limits": dict(args.limits),
+        "limits": dict(asked.limits),
     }
     document = {
         "schema": BENCHMARK,
         "version": VERSION,
-        "title": args.title or f"Benchmark of {args.path}",
-        "notes": [*notes(setting, systems, args), *left_out],
-        **machine.circumstances(args.argv),
+        "title": asked.title or f"Benchmark of {asked.path[0]}",
+        "notes": [*notes(setting, systems, asked), *left_out],
+        **machine.circumstances(asked.argv),
         **report(bench, quality, setting),
     }
     document["notes"] += [f"{k}: {v}" for k, v in document["signatures"].items()]
-    result = check(document, str(args.out))
-    save(args.out, result)
+    result = check(document, str(out))
+    save(out, result)
     unfinished.unlink()
     journal.close()
     print(markdown(result.tables))
     return 0
 
 
-def make_systems(args: Settings) -> tuple[list[System], list[str]]:
+def make_systems(asked: Comparison) -> tuple[list[System], list[str]]:
     """Load models and build the decoders.
 
     Returns:
@@ -141,21 +131,24 @@ def make_systems(args: Settings) -> tuple[list[System], list[str]]:
     Raises:
         UsageError: a decoder cannot be built, or has the name of another.
     """
-    models = Models(args.data, args.subset, args.dtype, args.device)
-    common = dict(args.limits)
-    systems: list[System] = []
-    specs = [*(Spec.of(one, label) for label, one in ALWAYS.items()), *args.decoders]
-    systems += [FairseqSystem(spec, models, args.path, common) for spec in specs]
+    models = Models(asked.data, asked.subset[0], asked.dtype, asked.device)
+    path, common = asked.path[0], dict(asked.limits)
+    specs = [Spec.of(options, label) for label, options in ALWAYS.items()]
+    specs += [each for spec in asked.decoder for each in swept(spec, asked.sweep)]
+    for name in asked.sweep:
+        if not any(reads(spec.options["decoding"], name) for spec in asked.decoder):
+            raise needs(f"--sweep {name.replace('_', '-')}", True, "a --decoder that reads it")
+    systems: list[System] = [FairseqSystem(spec, models, path, common) for spec in specs]
     left_out: list[str] = []
-    if CTRANSLATE2 in args.peers:
+    if CTRANSLATE2 in asked.peers:
         systems += [
-            CTranslate2System(beam, kind, threads, models, args.path, common)
+            CTranslate2System(beam, kind, threads, models, path, common)
             for kind in ("float32", "int8")
             for beam in (1, 5)
-            for threads in numbers_of_threads(len(os.sched_getaffinity(0)), args.threads)
+            for threads in numbers_of_threads(len(os.sched_getaffinity(0)), asked.threads)
         ]
-    if TRANSFORMERS in args.peers:
-        more, left_out = transformers_systems(systems, models, args.path, common)
+    if TRANSFORMERS in asked.peers:
+        more, left_out = transformers_systems(systems, models, path, common)
         systems += more
     labels = [system.label for system in systems]
     for name in labels:
@@ -164,41 +157,41 @@ def make_systems(args: Settings) -> tuple[list[System], list[str]]:
     return systems, left_out
 
 
-def make_plan(system: System, args: Settings) -> Plan:
+def make_plan(system: System, asked: Comparison) -> Plan:
     """Choose the sentences and the measurements."""
-    sentences = choose(system.task, args.subset, system.models, args.sentences)
+    sentences = choose(system.task, asked.subset[0], system.models, asked.sentences)
     return Plan(
         sentences=sentences,
-        timed=evenly(sentences, args.timed),
-        batch_sizes=tuple(sorted({size for size in args.batch_sizes if size <= len(sentences)})),
-        threads=tuple(dict.fromkeys(args.threads)),
-        rounds=args.rounds,
-        device=args.device,
-        busy=args.busy,
+        timed=evenly(sentences, asked.timed),
+        batch_sizes=tuple(sorted({size for size in asked.batch_sizes if size <= len(sentences)})),
+        threads=tuple(dict.fromkeys(asked.threads)),
+        rounds=asked.rounds,
+        device=asked.device,
+        busy=asked.busy,
     )
 
 
-def fingerprint(args: Settings, systems: Sequence[System]) -> dict[str, Any]:
+def fingerprint(asked: Comparison, systems: Sequence[System]) -> dict[str, Any]:
     """Return the settings that must be equal to continue a run."""
-    ignored = ("out", "busy", "title", "argv", "limits", "decoders")
-    given = {name: value for name, value in vars(args).items() if name not in ignored}
-    given |= {name: args.limits.get(name) for name in COMMON}
-    given["decoder"] = [spec.command for spec in args.decoders]
+    ignored = ("out", "busy", "title", "argv", "limits", "decoder")
+    given = {name: value for name, value in vars(asked).items() if name not in ignored}
+    given |= {name: asked.limits.get(name) for name in LIMITS}
+    given["decoder"] = [spec.command for spec in asked.decoder]
     files = {file for system in systems for file in system.files}
-    files |= {str(args.reference)} if args.reference else set()
+    files |= {*map(str, asked.reference)}
     return {
         "schema": BENCHMARK,
         "argument": {flag(name): str(value) for name, value in sorted(given.items())},
-        **origin(args.data, args.subset, files),
+        **origin(asked.data, asked.subset[0], files),
     }
 
 
-def notes(setting: dict[str, Any], systems: Sequence[System], args: Settings) -> list[str]:
+def notes(setting: dict[str, Any], systems: Sequence[System], asked: Comparison) -> list[str]:
     """Return the notes of the benchmark."""
-    wanted = args.sentences or len(systems[0].task.dataset(args.subset))
+    wanted = asked.sentences or len(systems[0].task.dataset(setting["subset"]))
     missing = wanted - setting["sentences"]
-    too_large = [size for size in args.batch_sizes if size > setting["sentences"]]
-    found = [
+    too_large = [size for size in asked.batch_sizes if size > setting["sentences"]]
+    lines = [
         f"{setting['sentences']} sentences of {setting['data']} ({setting['subset']}), "
         f"{setting['timed sentences']} of them timed at batch 1, evenly from short to long; "
         f"{setting['rounds']} interleaved rounds after a warm-up; {setting['dtype']}, "
@@ -213,10 +206,10 @@ def notes(setting: dict[str, Any], systems: Sequence[System], args: Settings) ->
         ),
     ]
     if missing > 0:
-        found.append(f"{missing} sentences fewer than asked for: not there, empty, or too long.")
+        lines.append(f"{missing} sentences fewer than asked for: not there, empty, or too long.")
     if too_large:
-        found.append(f"Batch sizes above the number of sentences, not run: {too_large}.")
-    return found
+        lines.append(f"Batch sizes above the number of sentences, not run: {too_large}.")
+    return lines
 
 
 def save(path: Path, result: Result) -> None:
@@ -241,7 +234,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
     systems = []
     for system in bench.systems:
         name = system.label
-        found = {
+        outputs = {
             size: entries[f"outputs/{size}/{name}"]
             for size in sizes
             if f"outputs/{size}/{name}" in entries
@@ -252,14 +245,18 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
                 "command": system.command,
                 **({"options": system.options} if isinstance(system, FairseqSystem) else {}),
                 "promise": system.promise,
-                **{name: found["1"]["provenance"][name] for name in PROVENANCE},
+                **{name: outputs["1"]["provenance"][name] for name in PROVENANCE},
                 "parameters": system.parameters,
                 "dtype": system.dtype,
                 "threads": system.threads,
-                "passes": None if found["1"]["passes"] is None else sum(found["1"]["passes"]),
+                "passes": None if outputs["1"]["passes"] is None else sum(outputs["1"]["passes"]),
                 # With </s>, which every output ends in.
-                "tokens": sum(len(tokens) + 1 for tokens in found["1"]["tokens"]),
-                **({} if found["1"]["blocks"] is None else {"blocks": sum(found["1"]["blocks"])}),
+                "tokens": sum(len(tokens) + 1 for tokens in outputs["1"]["tokens"]),
+                **(
+                    {}
+                    if outputs["1"]["blocks"] is None
+                    else {"blocks": sum(outputs["1"]["blocks"])}
+                ),
                 "scores": quality.scores(texts[name]),
                 "differences": {
                     baseline: quality.differences(texts[name], texts[baseline])
@@ -269,12 +266,12 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
                     size: agreement(
                         system,
                         plan.sentences,
-                        one["tokens"],
+                        output["tokens"],
                         entries[f"outputs/{size}/{GREEDY}"]["tokens"],
                     )
-                    for size, one in found.items()
+                    for size, output in outputs.items()
                 },
-                "memory": {size: one["memory"] for size, one in found.items()},
+                "memory": {size: output["memory"] for size, output in outputs.items()},
                 "changed": bench.changed(name),
             }
         )
@@ -288,7 +285,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
         "systems": systems,
         "source_lengths": [int(sizes_of[i]) for i in plan.timed],
         "seconds": {
-            kind: {one: bench.seconds(f"{kind}/{one}") for one in bench.measured(kind)}
+            kind: {at: bench.seconds(f"{kind}/{at}") for at in bench.measured(kind)}
             for kind in ("latency", "throughput")
         },
     }

@@ -1,75 +1,91 @@
 """``paradec demo``: a table that compares all decoders on the same sentences.
 
-A small benchmark: fairseq's own search with beam 5 and beam 1 and this package's decoders translate
-every sentence at batch 1 (fp32, CPU), first untimed, for tokens and passes, then in timed rounds in
-which the decoders alternate sentence by sentence.
+A preset of ``paradec benchmark``: every sentence at batch 1 (fp32, CPU), first untimed, for tokens
+and passes, then in timed rounds in which the decoders alternate sentence by sentence.
 """
 
+import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ...errors import option_error
-from ...plugin.tasks.loading import check_inputs
 from ...registry import METHODS
+from ...translator.translator import Translator
 from ..analysis.benchmark_tables import BEAM, GREEDY
-from ..data.journal import Journal
 from ..data.samples import series, speed_ups
 from ..show.table import aligned
-from .benchmark import ALWAYS
 from .judge import agreement, references
-from .loading import by_length, evenly
+from .presets import Comparison
 from .specs import Spec
-from .systems import EXACT, OTHER_MODEL, FairseqSystem, Models
+from .systems import EXACT, OTHER_MODEL
 from .text import plain_text, text_language
-from .timings import Benchmark, Plan
-from .traits import DRAFTERS, traits
+from .timings import Benchmark
+from .traits import DRAFTERS, drafting, traits
 
 #: Additional models that a demo folder may hold, by the file's name.
 REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Of ``paradec demo``."""
+def comparison(asked: Comparison) -> Comparison:
+    """Return a benchmark of the demo's decoders, and of those that are given.
 
-    data: Path  # fairseq's data folder, with a ``test`` subset
-    path: Path | None  # the checkpoint; None: ``model.pt`` of the folder
-    drafters: Mapping[str, Path | None]  # given checkpoints, by the kind of drafter
-    sentences: int  # at most so many
-    rounds: int  # so many, interleaved
-    block_size: int  # positions per pass
-    threads: int  # of the CPU
+    Raises:
+        UsageError: DATA has no test set, or another option is swept.
+    """
+    data = Path(asked.data)
+    if data.is_dir() and not any(data.glob("test.*")):
+        raise option_error("DATA", asked.data, "a folder with a `test` subset")
+    for name in asked.sweep.keys() - {"block_size"}:
+        raise option_error("--sweep", name.replace("_", "-"), "block-size with --preset demo")
+    own = {spec.label: spec for spec in decoders(data, asked.sweep["block_size"])}
+    own |= {spec.label: spec for spec in asked.decoder}
+    return dataclasses.replace(
+        asked,
+        decoder=[*own.values()],
+        sweep={},
+        subset=["test"],
+        reference=[],
+        timed=asked.sentences,
+        batch_sizes=[],
+        dtype="fp32",
+        device="cpu",
+        peers=(),
+        busy=True,
+    )
 
 
-def decoders(
-    block_size: int, drafters: Mapping[str, str], reordered: Mapping[str, str] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Return the rows of the table, each with its options by name.
+def decoders(data: Path, block_sizes: Sequence[int]) -> list[Spec]:
+    """Return the rows of the table, besides those of every benchmark.
 
     Args:
-        block_size: positions per pass of the blocked Jacobi decoders and of the sliding window.
-        drafters: checkpoints by the kind of drafter; a method without one has no row.
-        reordered: by label, checkpoints of models that write several words per step.
+        data: the folder; a method whose drafter does not lie there has no row.
+        block_sizes: positions per pass of the blocked Jacobi decoders and of the sliding window.
     """
-    rows = dict(ALWAYS)
+    rows: dict[str, dict[str, Any]] = {}
     for method in METHODS.values():
         of_method = traits(method.name).demo
-        if of_method is None or method.drafter not in {None, *drafters}:
+        drafter = {} if method.drafter is None else {"drafter_path": drafter_in(data, method.name)}
+        if of_method is None or None in drafter.values():
             continue
-        drafter = {} if method.drafter is None else {"drafter_path": drafters[method.drafter]}
-        for label, options in of_method(block_size).items():
-            rows[label] = {"decoding": method.name, **options, **drafter}
+        for size in block_sizes:
+            for label, options in of_method(size).items():
+                rows[label] = {"decoding": method.name, **options, **drafter}
     search = {"decoding": "multiword_beam", "beam": 5}
-    if reordered:
+    models = {label: data / name for label, name in REORDERED.items() if (data / name).is_file()}
+    if models:
         rows["own beam 5"] = search
-    for label, path in (reordered or {}).items():
-        rows[f"{label} beam 5"] = {**search, "path": path}
-    return rows
+    for label, path in models.items():
+        rows[f"{label} beam 5"] = {**search, "path": str(path)}
+    return [Spec.of(options, label) for label, options in rows.items()]
+
+
+def drafter_in(data: Path, decoding: str) -> str | None:
+    """Return the checkpoint in a folder that drafts for a method; None: there is none."""
+    kind = METHODS[decoding].drafter
+    path = data / f"{DRAFTERS.get(str(kind))}.pt"
+    return str(path) if path.is_file() else None
 
 
 def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
@@ -79,7 +95,7 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
     cells = [heads, under]
     seconds = bench.seconds(f"latency/{bench.plan.threads[0]}")
     count = len(bench.plan.sentences)
-    samples = [one for name, rounds in seconds.items() for one in series(name, rounds)]
+    samples = [sample for name, own in seconds.items() for sample in series(name, own)]
     gains = speed_ups(samples, BEAM)
     for name in (system.label for system in bench.systems):
         outputs = bench.journal.entries[f"outputs/1/{name}"]
@@ -128,61 +144,47 @@ def describe(same: dict[str, dict[str, int]]) -> str:
     )
 
 
-def given_or_usual(given: Path | None, usual: Path) -> str | None:
-    """Return the given file; else the usual one, if it exists."""
-    path = usual if given is None and usual.is_file() else given
-    return None if path is None else str(path)
-
-
-def demo(args: Settings) -> int:
-    """Run the demo; return 1 if an exact decoder diverged beyond ties, else 0."""
-    data, path = str(args.data), str(args.path or args.data / "model.pt")
-    if args.data.is_dir() and not any(args.data.glob("test.*")):
-        raise option_error("--data", data, "a folder with a `test` subset")
-    check_inputs(data, path, "--data")
-    torch.set_num_threads(args.threads)
-    models = Models(data, "test", "fp32", "cpu")
-    drafters = {
-        kind: given_or_usual(args.drafters.get(kind), args.data / f"{name}.pt")
-        for kind, name in DRAFTERS.items()
+def show(bench: Benchmark, data: Path) -> int:
+    """Print what was measured; return 1 if an exact decoder diverged beyond ties, else 0."""
+    plan, task = bench.plan, bench.systems[0].task
+    outputs = {
+        system.label: bench.journal.entries[f"outputs/1/{system.label}"]["tokens"]
+        for system in bench.systems
     }
-    found = {label: args.data / name for label, name in REORDERED.items()}
-    rows = decoders(
-        args.block_size,
-        {kind: drafter for kind, drafter in drafters.items() if drafter is not None},
-        {label: str(path) for label, path in found.items() if path.is_file()},
-    )
-    systems = [FairseqSystem(Spec.of(one, label), models, path, {}) for label, one in rows.items()]
-    task = systems[0].task
-    sentences = evenly(by_length(task.dataset("test")), args.sentences)
-    plan = Plan(sentences, sentences, (), (args.threads,), args.rounds, busy=True)
-    bench = Benchmark(systems, plan, Journal(None, {}))
-    bench.run()
-    outputs = {name: bench.journal.entries[f"outputs/1/{name}"]["tokens"] for name in rows}
     same = {
-        s.label: agreement(s, sentences, outputs[s.label], outputs[GREEDY])
-        for s in systems
-        if s.promise != OTHER_MODEL
+        system.label: agreement(system, plan.sentences, outputs[system.label], outputs[GREEDY])
+        for system in bench.systems
+        if system.promise != OTHER_MODEL
     }
-    exact = {s.label: same[s.label] for s in systems if s.promise == EXACT}
-
+    exact = {s.label: same[s.label] for s in bench.systems if s.promise == EXACT}
     print(
-        f"{len(sentences)} sentences, batch 1, fp32, CPU, {args.threads} thread(s); times are "
-        f"medians of {args.rounds} interleaved round(s) after a warm-up, from ids to text; "
+        f"{len(plan.sentences)} sentences, batch 1, fp32, CPU, {plan.threads[0]} thread(s); times "
+        f"are medians of {plan.rounds} interleaved round(s) after a warm-up, from ids to text; "
         "speed-up is against fairseq beam 5.\n"
     )
     print(table(bench, same))
     print("\nidentical: token for token, to fairseq greedy; other models have other outputs.")
     print("Times depend on this machine.")
     print(describe(exact))
-    language = text_language(data, task.cfg.source_lang)
+    language = text_language(str(data), task.cfg.source_lang)
     if language is not None:  # an image's intensities are not shown
-        print(
-            examples(
-                bench,
-                GREEDY,
-                references(data, "test", len(task.dataset("test")), None)[0],
-                language,
-            )
-        )
+        texts, _ = references(str(data), "test", len(task.dataset("test")), None)
+        print(examples(bench, GREEDY, texts, language))
     return int(any(counts["beyond ties"] for counts in exact.values()))
+
+
+def translated(data: Path, text: str) -> str:
+    """Translate a sentence by the folder's model, with each drafter that lies beside it.
+
+    Raises:
+        UsageError: DATA is no model folder.
+    """
+    translator = Translator(data, flag="DATA")
+    lines = [f"source       {text}"]
+    for decoding in ("greedy", *drafting()):
+        path = drafter_in(data, decoding)
+        if path is not None or METHODS[decoding].drafter is None:
+            drafter: dict[str, Any] = {} if path is None else {"drafter_path": path}
+            (translation,) = translator.results([text], decoding=decoding, **drafter)
+            lines.append(f"{decoding:<13}{translation.problem or translation.text}")
+    return "\n".join(lines)

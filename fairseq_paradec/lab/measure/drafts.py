@@ -1,40 +1,36 @@
-"""``paradec drafts``: what earlier translations save as drafts, where texts are typed or edited."""
+"""The preset ``drafts``: what earlier translations save as drafts, where texts are edited.
+
+Each line is typed word by word, has one word changed, or stays as it is; the translation of the
+text before is the draft.
+"""
 
 import random
 import statistics
 import string
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from ... import files
-from ...translator.translation import Translation
+from ...errors import option_error
+from ...registry import METHODS
 from ...translator.translator import Translator
+from ..analysis.promises import EXACT
 from ..data import documents
+from ..data.journal import Journal
 from ..data.table import Cells, Table, column
 from ..settings import Made
+from ..show.table import terminal_table
+from .presets import Comparison
+from .systems import Output, System
+from .timings import Benchmark, Plan
 
 #: The seed of the words that are changed.
 SEED = 1
-#: Each text is decoded by itself, as where someone waits for it.
-ALONE: dict[str, Any] = {"batch_size": 1, "buffer_size": 1}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Of ``paradec drafts``."""
-
-    file: Path  # plain text, a sentence a line
-    model: Path  # a model folder
-    decoding: Sequence[str]  # lossless decoders
-    limit: int | None  # lines; None: all
-    rounds: int  # how often all are timed; 0: never
-    argv: Sequence[str]  # the words after ``paradec``
-    out: Path  # the JSON file to write
+#: What all is compared with.
+GREEDY = "greedy"
 
 
 class Edit(NamedTuple):
@@ -64,8 +60,9 @@ def changed(lines: Sequence[str]) -> Edit:
         at = draws.randrange(len(words))
         bare = words[at].rstrip(string.punctuation)
         others = [other.split()[at : at + 1] for other in lines]
-        found = {one[0].rstrip(string.punctuation) for one in others if one} - {bare, ""}
-        new = draws.choice(sorted(found)) if found else bare + bare
+        other_words = {word.rstrip(string.punctuation) for each in others for word in each}
+        other_words -= {bare, ""}
+        new = draws.choice(sorted(other_words)) if other_words else bare + bare
         words[at] = new + words[at][len(bare) :]
         texts.append(" ".join(words))
     return Edit("one word changed", texts, list(lines))
@@ -76,73 +73,124 @@ def same(lines: Sequence[str]) -> Edit:
     return Edit("unchanged", list(lines), list(lines))
 
 
-def drafts(args: Settings) -> int:
+class Translating:
+    """A system of ``timings``: translates texts, each by itself, with drafts or without.
+
+    Args:
+        translator: a model folder's.
+        decoding: a lossless decoder.
+        texts: the texts.
+        drafts: a draft for each of them; None: without.
+    """
+
+    promise, dtype, parameters = EXACT, "fp32", 0
+    threads: int | None = None
+    task: Any = None
+
+    def __init__(
+        self,
+        translator: Translator,
+        decoding: str,
+        texts: Sequence[str],
+        drafts: Sequence[str] | None,
+    ) -> None:
+        self.translator, self.command, self.texts = translator, decoding, texts
+        self.drafts = drafts
+        self.label = decoding if drafts is None else f"{decoding}, drafts given"
+        self.files: list[str] = []
+        self.models: list[Any] = []
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate the texts with these numbers."""
+        outputs = []
+        for number in sentences:
+            draft = None if self.drafts is None else [self.drafts[number]]
+            (translation,) = self.translator.results(
+                [self.texts[number]], drafts=draft, decoding=self.command
+            )
+            outputs.append(Output(translation.text.split(), translation.text, translation.passes))
+        return outputs
+
+    def provenance(self) -> Mapping[str, Any]:
+        """Return nothing: the table does not say it."""
+        return {}
+
+    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
+        """Return whether outputs differ by a tie: it is not known here."""
+        return False
+
+
+def drafts(asked: Comparison) -> int:
     """Translate all edits by all decoders, with drafts and without; write the table."""
-    torch.set_num_threads(1)
-    translator = Translator(args.model)
-    text = files.read("FILE", str(args.file))
-    lines = [line for line in text.splitlines() if line.strip()][: args.limit]
+    assert asked.out is not None
+    able = [name for name, method in METHODS.items() if method.is_lossless_by_default]
+    for spec in asked.decoder:
+        if spec.options != {"decoding": spec.label} or spec.label not in able:
+            raise option_error("--decoder", spec.command, ", ".join(able))
+    torch.set_num_threads(asked.threads[0])
+    (path,) = asked.path
+    translator = Translator(Path(path), flag="--path")
+    text = files.read("TEXT", asked.data)
+    lines = [line for line in text.splitlines() if line.strip()][: asked.sentences]
+    names = [spec.label for spec in asked.decoder]
     rows = []
     for edit in (typed(lines), changed(lines), same(lines)):
-        rows += rows_of(translator, edit, args.decoding, args.rounds)
+        rows += rows_of(translator, edit, names, asked.rounds, asked.busy)
     notes = [
-        f"{len(lines)} lines of {args.file.name}; {translator.path.name}, fp32, each text alone. "
-        "The draft of a text is the translation of the text before it, as plain text.",
+        f"{len(lines)} lines of {Path(asked.data).name}; {translator.path.name}, fp32, each text "
+        "alone. The draft of a text is the translation of the text before it, as plain text.",
         "One word changed: to one that stands at the same place in another line, at random.",
         "Steps of greedy: its passes without drafts, one a token, with `</s>`. Identical: texts "
         "that are greedy's.",
     ]
-    if args.rounds:
+    if asked.rounds:
         notes.append(
-            f"ms: medians of {args.rounds} rounds over all texts, in turn; 1 thread. Speed-up: "
-            "over greedy without drafts."
+            f"ms: medians of {asked.rounds} rounds over all texts, in turn; {asked.threads[0]} "
+            "thread. Speed-up: over greedy without drafts."
         )
-    made = Made(args.argv, args.out, "Earlier translations as drafts")
-    documents.save_made(made, Table.of(rows, notes=notes))
+    table = Table.of(rows, notes=notes)
+    documents.save_made(Made(asked.argv, asked.out, str(asked.title)), table)
+    print(terminal_table(table))
     return 0
 
 
 def rows_of(
-    translator: Translator, edit: Edit, decodings: Sequence[str], rounds: int
+    translator: Translator, edit: Edit, decodings: Sequence[str], rounds: int, busy: bool
 ) -> list[Cells]:
     """Return the rows of one edit: each decoder without drafts, and with drafts given."""
     before = [text for text in dict.fromkeys(edit.earlier) if text]
-    known = dict(zip(before, translator.translate(before, decoding="greedy"), strict=True))
-    given = [known.get(text, "") for text in edit.earlier]
-    ways = {
-        f"{decoding}{', drafts given' if has else ''}": (decoding, given if has else None)
-        for decoding in dict.fromkeys(("greedy", *decodings))
-        for has in (False, True)
+    known = dict(zip(before, translator.translate(before, decoding=GREEDY), strict=True))
+    earlier = [known.get(text, "") for text in edit.earlier]
+    systems: list[System] = [
+        Translating(translator, decoding, edit.texts, given)
+        for decoding in dict.fromkeys((GREEDY, *decodings))
+        for given in (None, earlier)
+    ]
+    texts = [*range(len(edit.texts))]
+    plan = Plan(texts, texts, (), (torch.get_num_threads(),), rounds, busy=busy)
+    bench = Benchmark(systems, plan, Journal(None, {}))
+    bench.run()
+    outputs = {
+        system.label: bench.journal.entries[f"outputs/1/{system.label}"] for system in systems
     }
-    seconds: dict[str, list[float]] = {label: [] for label in ways}
-    found: dict[str, list[Translation]] = {}
-    for number in range(rounds + 1):  # the first warms up
-        for label, (decoding, one) in ways.items():
-            begin = time.perf_counter()
-            found[label] = list(
-                translator.results(edit.texts, drafts=one, decoding=decoding, **ALONE)
-            )
-            if number > 0:
-                seconds[label].append(time.perf_counter() - begin)
-    steps = statistics.mean(one.passes for one in found["greedy"])
+    greedy = outputs[GREEDY]
+    seconds = bench.seconds(f"latency/{plan.threads[0]}") if rounds else {}
     rows: list[Cells] = []
-    for label, outputs in found.items():
-        pairs = list(zip(outputs, found["greedy"], strict=True))
-        passes = [one.passes for one in outputs]
+    for label, own in outputs.items():
         row: Cells = {
             "edit": edit.name,
             "decoder": label,
-            "texts": len(outputs),
-            "identical": sum(one.text == greedy.text for one, greedy in pairs),
-            "steps_of_greedy": round(steps, 2),
-            "passes": round(statistics.mean(passes), 2),
+            "texts": len(texts),
+            "identical": sum(a == b for a, b in zip(own["texts"], greedy["texts"], strict=True)),
+            "steps_of_greedy": round(statistics.mean(greedy["passes"]), 2),
+            "passes": round(statistics.mean(own["passes"]), 2),
             column("in_one_pass", unit="%", form=".0f"): 100
-            * sum(n == 1 for n in passes)
-            / len(passes),
+            * sum(passes == 1 for passes in own["passes"])
+            / len(texts),
         }
         if rounds:
-            own, greedy = (statistics.median(seconds[one]) for one in (label, "greedy"))
-            row["ms"] = round(1000 * own / len(outputs), 2)
-            row[column("speed_up", "speed-up")] = round(greedy / own, 2)
+            ours, greedys = (statistics.median(map(sum, seconds[name])) for name in (label, GREEDY))
+            row["ms"] = round(1000 * ours / len(texts), 2)
+            row[column("speed_up", "speed-up")] = round(greedys / ours, 2)
         rows.append(row)
     return rows

@@ -32,15 +32,19 @@ def origin(data: str, subset: str, files: Iterable[str | Path]) -> dict[str, Any
         subset: of the data.
         files: more files, as checkpoints.
     """
-    made_by = machine.circumstances([])
-    folder, code = Path(data), hashlib.sha256()
-    for path in sorted(Path(__file__).resolve().parents[2].rglob("*.py")):
-        code.update(path.read_bytes())
+    folder = Path(data)
     patterns = ("dict.*.txt", f"raw/{subset}.*", images.SIZES)
     made_of = {*map(Path, files), *subset_files(data, subset)}
     made_of |= {path for pattern in patterns for path in folder.glob(pattern)}
+    return {"file": {str(file): checksum(file) for file in sorted(made_of)}, **code_and_machine()}
+
+
+def code_and_machine() -> dict[str, Any]:
+    """Return what a result depends on besides files: the code, the machine and its packages."""
+    made_by, code = machine.circumstances([]), hashlib.sha256()
+    for path in sorted(Path(__file__).resolve().parents[2].rglob("*.py")):
+        code.update(path.read_bytes())
     return {
-        "file": {str(file): checksum(file) for file in sorted(made_of)},
         "code": code.hexdigest(),
         # The number of threads changes no token.
         "machine": {k: v for k, v in made_by["machine"].items() if k != "threads"},

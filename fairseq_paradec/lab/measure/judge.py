@@ -53,11 +53,11 @@ def targets(data: str, subset: str) -> list[str]:
     pair = language_pair(data)
     words = Dictionary.load(str(Path(data) / f"dict.{pair[1]}.txt"))
     path = f"{data}/{subset}.{'-'.join(pair)}.{pair[1]}"
-    found = data_utils.load_indexed_dataset(path, words)
-    if found is None:
+    indexed = data_utils.load_indexed_dataset(path, words)
+    if indexed is None:
         raise option_error("--subset", subset, "a subset with references, or --reference FILE")
     spoken = text_language(data, pair[1])
-    return [plain_text(words.string(tokens).split(), spoken) for tokens in found]
+    return [plain_text(words.string(tokens).split(), spoken) for tokens in indexed]
 
 
 def read_references(path: Path, flag: str, count: int | None = None) -> list[str]:
@@ -106,8 +106,8 @@ def score_columns(
         texts: the outputs.
         baselines: other outputs by name; if they are ``texts`` itself, there is no difference.
     """
-    found: Cells = {k: round(score, 2) for k, score in quality.scores(texts).items()}
+    cells: Cells = {k: round(score, 2) for k, score in quality.scores(texts).items()}
     for name, baseline in baselines.items():
         for metric, ends in quality.differences(texts, baseline).items():
-            found[difference(metric, name)] = None if texts is baseline else Value(*ends)
-    return found
+            cells[difference(metric, name)] = None if texts is baseline else Value(*ends)
+    return cells

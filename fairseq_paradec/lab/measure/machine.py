@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import multiprocessing
 import os
 import platform
 import shlex
@@ -81,14 +80,17 @@ def _cpu_seconds() -> float | None:
 
 
 class Others:
-    """Measures the cores that other processes use, from its creation on."""
+    """Measures the cores that other processes use, from its creation on.
+
+    This process's children are no others, nor are theirs.
+    """
 
     def __init__(self) -> None:
         self._begin = self._now()
 
     @staticmethod
     def _now() -> tuple[float | None, float, float]:
-        own = time.process_time() + _workers_seconds()
+        own = time.process_time() + _childrens_seconds()
         return _cpu_seconds(), own, time.monotonic()
 
     def cores(self) -> float | None:
@@ -99,18 +101,39 @@ class Others:
         return max(0.0, (all_after - all_before - (own_after - own_before)) / (end - begin))
 
 
-def _workers_seconds() -> float:
-    """Return the seconds that this process's worker processes have computed since they started."""
-    return sum(processor_seconds(one.pid) for one in multiprocessing.active_children())
+def _childrens_seconds() -> float:
+    """Return the seconds that this process's children, and theirs, have computed."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        if fields := _stat(int(folder.name)):
+            children.setdefault(int(fields[1]), []).append(int(folder.name))
+    ended = os.times()
+    seconds = ended.children_user + ended.children_system
+    living = list(children.get(os.getpid(), []))
+    while living:
+        process = living.pop()
+        seconds += processor_seconds(process, with_ended=True)
+        living += children.get(process, [])
+    return seconds
 
 
-def processor_seconds(process: int | None) -> float:
-    """Return what a process has computed since it started; 0: this system does not say."""
+def processor_seconds(process: int, with_ended: bool = False) -> float:
+    """Return what a process has computed since it started; 0: this system does not say.
+
+    Args:
+        process: its number.
+        with_ended: whether its children that have ended count.
+    """
+    times = _stat(process)[11 : 15 if with_ended else 13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(process: int) -> list[str]:
+    """Return what the system says of a process behind its name; nothing, if it has ended."""
     with contextlib.suppress(OSError):
         stat = Path(f"/proc/{process}/stat").read_text("utf-8", "replace")
-        fields = stat.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+        return stat.rpartition(")")[2].split()
+    return []
 
 
 def wait_until_idle() -> float | None:

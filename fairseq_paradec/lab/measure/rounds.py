@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 from tqdm import tqdm
 
+from ..data.journal import Journal
 from . import machine
 
 # The number of repetitions of a round during which other processes used the machine.
@@ -62,11 +63,11 @@ def in_turns(
     Returns:
         The results of each system, by item.
     """
-    order, found = random.Random(turn), [[] for _ in compared]  # type: ignore[var-annotated]
+    order, results = random.Random(turn), [[] for _ in compared]  # type: ignore[var-annotated]
     for item in items:
         for place in order.sample(range(len(compared)), len(compared)):
-            found[place].append(work(compared[place], item))
-    return found
+            results[place].append(work(compared[place], item))
+    return results
 
 
 def all_rounds(
@@ -76,30 +77,44 @@ def all_rounds(
     busy: bool,
     work: Callable[[S, T], R],
     unit: str,
+    journal: Journal | None = None,
+    name: str = "round",
 ) -> tuple[list[list[list[R]]], list[float | None]]:
     """Run rounds, each on an idle machine, with a progress bar.
+
+    Args:
+        compared: what takes turns at each item.
+        items: what is done in a round.
+        count: of the rounds.
+        busy: also run on a busy machine.
+        work: of one of them at an item; its result can be JSON.
+        unit: what the bar counts.
+        journal: a round that it has is not run again; None: rounds are not kept.
+        name: of these rounds in the journal.
 
     Returns:
         The results by round, system and item; and the cores that others used in each round.
     """
-    found, used = [], []
+    by_round, used, kept = [], [], journal or Journal(None, {})
     total = count * len(compared) * len(items)
     with tqdm(total=total, unit=f" {unit}", disable=None) as bar:
 
-        def counted(one: S, item: T) -> R:
+        def counted(system: S, item: T) -> R:
             bar.update()
-            return work(one, item)
+            return work(system, item)
 
         for turn in range(count):
-            one_round = partial(in_turns, compared, items, turn, counted)
-            results, cores = undisturbed(one_round, busy)
-            found.append(results)
+            key, whole = f"{name}/{turn}", partial(in_turns, compared, items, turn, counted)
+            if key not in kept.entries:
+                kept.put(key, undisturbed(whole, busy))
+            results, cores = kept.entries[key]
+            by_round.append(results)
             used.append(cores)
-    return found, used
+    return by_round, used
 
 
 def others_used(used: Sequence[float | None], busy: bool) -> str:
     """Return a note with the largest number of cores that others used."""
     idle = "not checked (--busy), " if busy else ""
-    known = [one for one in used if one is not None]
+    known = [cores for cores in used if cores is not None]
     return f"others: {idle}{max(known) if known else 'unknown'} cores at most"

@@ -96,9 +96,9 @@ class Models:
 
     def on(self, subset: str) -> "Models":
         """Return the same models for another subset."""
-        found = copy.copy(self)
-        found.subset = subset
-        return found
+        other = copy.copy(self)
+        other.subset = subset
+        return other
 
 
 class FairseqSystem:
@@ -148,9 +148,9 @@ class FairseqSystem:
         if [*map(os.path.realpath, own)] != [*map(os.path.realpath, wanted)]:
             if not same_greedy(self.models, models.load(path)[0]):
                 return OTHER_MODEL
-        found = self.generator
-        stock = isinstance(found, StockDecoder)
-        beam = found.plain if stock else METHODS[found.config.decoding].reads_beam(found.config)
+        generator, config = self.generator, self.generator.config
+        stock = isinstance(generator, StockDecoder)
+        beam = generator.plain if stock else METHODS[config.decoding].reads_beam(config)
         if not (self.lossless or beam):
             return RELAXED
         if self.dtype != models.dtype:
@@ -170,27 +170,32 @@ class FairseqSystem:
 
     def provenance(self) -> Mapping[str, Any]:
         """Return how the last batch was decoded, as docs/trace.md describes it."""
-        found: Mapping[str, Any] = self.generator.provenance()
-        return found
+        facts: Mapping[str, Any] = self.generator.provenance()
+        return facts
 
-    def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate one batch."""
+    def search(self, sentences: Sequence[int]) -> list[list[dict[str, Any]]]:
+        """Return the n-best lists of one batch, as fairseq has them."""
         sample = self.sample(sentences)
         with torch.inference_mode():
             hypos = self.task.inference_step(self.generator, self.models, sample)
         # The collater sorts by length.
-        found: dict[int, Output] = {}
-        for number, hypo in zip(sample["id"].tolist(), hypos, strict=True):
-            # In one copy: fairseq would wait for the device at every token.
-            tokens = self.task.target_dictionary.string(hypo[0]["tokens"].cpu()).split()
-            text, passes = plain_text(tokens, self.language), int(hypo[0]["steps"])
-            # A search without drafts has no such counts.
-            drafted, accepted = (
-                hypo[0].get(name, [0] * passes) for name in ("num_drafted", "num_accepted")
-            )
-            blocks = self._blocks(hypo[0])
-            found[number] = Output(tokens, text, passes, blocks, drafted, accepted)
-        return [found[i] for i in sentences]
+        by_number = dict(zip(sample["id"].tolist(), hypos, strict=True))
+        return [by_number[i] for i in sentences]
+
+    def translate(self, sentences: Sequence[int]) -> list[Output]:
+        """Translate one batch."""
+        return [self.output(hypos[0]) for hypos in self.search(sentences)]
+
+    def output(self, hypo: dict[str, Any]) -> Output:
+        """Return a hypothesis as text."""
+        # In one copy: fairseq would wait for the device at every token.
+        tokens = self.task.target_dictionary.string(hypo["tokens"].cpu()).split()
+        text, passes = plain_text(tokens, self.language), int(hypo["steps"])
+        # A search without drafts has no such counts.
+        drafted, accepted = (
+            hypo.get(name, [0] * passes) for name in ("num_drafted", "num_accepted")
+        )
+        return Output(tokens, text, passes, self._blocks(hypo), drafted, accepted)
 
     def _blocks(self, hypo: dict[str, Any]) -> int | None:
         """Return how many blocks an output of blockwise decoding came in."""
@@ -200,21 +205,28 @@ class FairseqSystem:
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
         """Return whether two outputs first differ at tokens with nearly equal log-probabilities."""
-        dictionary = self.task.target_dictionary
-        sample = self.sample([sentence])
+        words = self.task.target_dictionary
+        both = ([[*map(words.index, tokens), words.eos()]] for tokens in (ours, theirs))
+        return self.tie_of_lists(sentence, *both)
+
+    def tie_of_lists(
+        self, sentence: int, ours: Sequence[list[int]], theirs: Sequence[list[int]]
+    ) -> bool:
+        """Return whether two n-best lists that differ do so by a tie, as the audit says it.
+
+        Args:
+            sentence: its number.
+            ours: the tokens of the hypotheses.
+            theirs: those of fairseq's search, whose beam is as many.
+        """
+        names = {"unkpen": "unk_penalty"}
+        limits = {names.get(name, name): value for name, value in self.common.items()}
+        judge = Audit(self.models, self.task.target_dictionary, len(theirs), **limits)
         first, second = (
-            [[{"tokens": torch.tensor(numbers, device=self.device)}]]
-            for numbers in (
-                [*map(dictionary.index, tokens), dictionary.eos()] for tokens in (ours, theirs)
-            )
+            [[{"tokens": torch.tensor(tokens, device=self.device)} for tokens in hypos]]
+            for hypos in (ours, theirs)
         )
-        with torch.no_grad():
-            limits = {
-                "unk_penalty": self.common.get("unkpen", 0.0),
-                "temperature": self.common.get("temperature", 1.0),
-            }
-            judge = Audit(self.models, dictionary, **limits)
-            (verdict,) = judge.compare_with(sample, first, second)
+        (verdict,) = judge.compare_with(self.sample([sentence]), first, second)
         return bool(verdict["tie"])
 
     def sample(self, sentences: Sequence[int]) -> dict[str, Any]:
@@ -257,17 +269,17 @@ def decode(
     system: System, sentences: Sequence[int], size: int, advance: Callable[[int], Any]
 ) -> list[Output]:
     """Translate sentences in batches of a size, in their order; advance by the size of each."""
-    found: list[Output] = []
+    outputs: list[Output] = []
     for start in range(0, len(sentences), size):
-        found += system.translate(sentences[start : start + size])
-        advance(len(found) - start)
-    return found
+        outputs += system.translate(sentences[start : start + size])
+        advance(len(outputs) - start)
+    return outputs
 
 
 def columns(outputs: Sequence[Output]) -> dict[str, list[Any]]:
     """Return outputs as lists by name."""
-    found = {
+    by_name = {
         field.name: [getattr(output, field.name) for output in outputs]
         for field in dataclasses.fields(Output)
     }
-    return found | {"texts": found.pop("text")}
+    return by_name | {"texts": by_name.pop("text")}

@@ -99,13 +99,13 @@ class Benchmark:
             for system in among:
                 self.observe(system, size)
             self.time(f"throughput/{size}", among, self.plan.batches(size))
-            found = {
+            rates = {
                 name: len(self.plan.sentences) / min(map(sum, rounds))
                 for name, rounds in self.seconds(f"throughput/{size}").items()
             }
-            if best and all(found[name] < USEFUL * best[name] for name in found):
+            if best and all(rates[name] < USEFUL * best[name] for name in rates):
                 break
-            best = found
+            best = rates
 
     def observe(self, system: System, size: int) -> None:
         """Translate everything once, untimed, for outputs, passes and peak MiB."""
@@ -118,8 +118,8 @@ class Benchmark:
         outputs, memory = machine.with_peak_memory(
             lambda: decode(system, self.plan.sentences, size, self.bar.update), self.plan.device
         )
-        found = columns(outputs)
-        kept = {name: None if None in found[name] else found[name] for name in KEPT}
+        by_name = columns(outputs)
+        kept = {name: None if None in by_name[name] else by_name[name] for name in KEPT}
         self.journal.put(key, kept | {"memory": memory, "provenance": system.provenance()})
 
     def time(self, key: str, systems: Sequence[System], items: Sequence[list[int]]) -> None:
@@ -158,11 +158,11 @@ class Benchmark:
             self.bar.update(len(item))
             return seconds, self._changed(system, item, outputs)
 
-        found = rounds.in_turns(systems, items, turn, translate)
-        by_label = dict(zip((system.label for system in systems), found, strict=True))
+        results = rounds.in_turns(systems, items, turn, translate)
+        by_label = dict(zip((system.label for system in systems), results, strict=True))
         return {
-            "seconds": {name: [seconds for seconds, _ in one] for name, one in by_label.items()},
-            "changed": {name: sum(changed for _, changed in one) for name, one in by_label.items()},
+            "seconds": {name: [seconds for seconds, _ in own] for name, own in by_label.items()},
+            "changed": {name: sum(changed for _, changed in own) for name, own in by_label.items()},
         }
 
     def _changed(self, system: System, item: list[int], outputs: Sequence[Output]) -> int:
@@ -182,7 +182,7 @@ class Benchmark:
         """Return the seconds of ``time`` for a key: by system, round and item."""
         rounds = [self.journal.entries[f"{key}/{turn}"] for turn in range(self.plan.rounds)]
         names = rounds[0]["seconds"]
-        return {name: [one["seconds"][name] for one in rounds] for name in names}
+        return {name: [entry["seconds"][name] for entry in rounds] for name in names}
 
     def measured(self, kind: str) -> Iterator[str]:
         """Yield the settings (threads, batch sizes) with times, in order."""
@@ -193,14 +193,14 @@ class Benchmark:
 
     def changed(self, name: str) -> int:
         """Return the number of a system's timed outputs that differ from the untimed ones."""
-        return sum(one["changed"].get(name, 0) for one in self._rounds())
+        return sum(entry["changed"].get(name, 0) for entry in self._rounds())
 
     def busiest(self) -> float | None:
         """Return the largest number of cores that others used in a round; None if unknown."""
-        found = [one["busy"] for one in self._rounds()]
-        return None if None in found else max(found)
+        cores = [entry["busy"] for entry in self._rounds()]
+        return None if None in cores else max(cores)
 
     def _rounds(self) -> list[dict[str, Any]]:
         """Return the entries of all timed rounds."""
         entries = self.journal.entries.items()
-        return [one for key, one in entries if key.startswith(("latency/", "throughput/"))]
+        return [entry for key, entry in entries if key.startswith(("latency/", "throughput/"))]

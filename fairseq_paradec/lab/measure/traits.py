@@ -1,7 +1,7 @@
 """What measuring commands know of a method beyond its entry in the registry, with defaults.
 
 A method that is not named here counts as one whose passes score what they read, of sizes that are
-not known, and whose default settings ``paradec lossless`` measures if they promise greedy's output.
+not known, and whose default settings preset ``lossless`` measures if they promise greedy's output.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Traits:
     # ``masks`` of its pass, or ``steps``, its passes of one token; None: passes differ, or this is
     # not known
     pass_size: Callable[[int], dict[str, int]] | None = None
-    # its settings in ``paradec lossless``, without ``decoding`` and ``drafter_path``, for whether
+    # its settings in preset ``lossless``, without ``decoding`` and ``drafter_path``, for whether
     # source and target share a dictionary, and the block size of the drafter's training (0 without
     # one); None: none
     exact: Callable[[bool, int], Settings] | None = None
@@ -61,7 +61,7 @@ def drafting(*kinds: str | None) -> list[str]:
     ]
 
 
-# ---- settings of `paradec lossless` -------------------------------------------------------------
+# ---- settings of preset `lossless` --------------------------------------------------------------
 
 
 def _defaults(joined: bool, block: int) -> Settings:

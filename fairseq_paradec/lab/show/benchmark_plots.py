@@ -1,8 +1,8 @@
 """Plots of benchmarks, of speed-ups by a setting or a sentence, of drafts, and of what they pay.
 
 Pure functions of a benchmark's JSON, of the counts of ``acceptance_by_position``, or of the rows of
-``paradec breakeven``. Each writes a ``.png`` or ``.svg`` file, or SVG into an open binary file, and
-returns the characters that no font has.
+``paradec profile breakeven``. Each writes a ``.png`` or ``.svg`` file, or SVG into an open binary
+file, and returns the characters that no font has.
 """
 
 import math

@@ -44,7 +44,7 @@ def drafting(engine: Engine) -> Engine:
 
 @dataclass(frozen=True)
 class PassSettings(SizedModel, Timing):
-    """Of ``paradec passes``."""
+    """Of ``paradec profile passes``."""
 
     chunks: Sequence[int]  # numbers of tokens in a pass
     block_sizes: Sequence[int]  # numbers of masks in a drafter's pass

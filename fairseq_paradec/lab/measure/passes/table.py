@@ -1,4 +1,4 @@
-"""``paradec passes``: what a pass costs on this machine, and how far that is from the least."""
+"""``paradec profile passes``: what a pass costs here, and how far that is from the least."""
 
 from collections.abc import Mapping
 from dataclasses import replace

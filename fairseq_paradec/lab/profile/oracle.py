@@ -1,4 +1,4 @@
-"""Drafters that are told what they draft: their passes are real, their tokens are not."""
+"""Drafters that know what they are to draft: their passes are real, their tokens are not."""
 
 import random
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from ...token_rules import TokenRules
 NO_TOKEN = -1  # as </s> of the inner drafter: no draft ends before it is as long as it may be
 
 
-class Told(Drafter):
+class OracleDrafter(Drafter):
     """Drafts as many tokens as another drafter, but those of a given text.
 
     Args:
         inner: the drafter whose passes run; it drafts up to its block size, and its tokens are
-            thrown away. Its cache rolls back as if the told tokens had been its own.
+            thrown away. Its cache rolls back as if the given tokens had been its own.
         texts: B, what each row is to draft, with ``</s>``.
         eos: the number of ``</s>``.
     """
@@ -51,8 +51,8 @@ class Told(Drafter):
         self.inner.drop(stay)
 
 
-def tell(generator: Any) -> list[list[int]]:
-    """Let the drafters of a generator be told what they draft.
+def give_oracle(generator: Any) -> list[list[int]]:
+    """Let the drafters of a generator draft given texts.
 
     Args:
         generator: of a method with a drafter, without trees.
@@ -68,7 +68,7 @@ def tell(generator: Any) -> list[list[int]]:
         if not texts:
             return own(rows, net_input, rules)
         endless = replace(rules, eos=NO_TOKEN, min_len=0)
-        return Told(own(rows, net_input, endless), texts, rules.eos)
+        return OracleDrafter(own(rows, net_input, endless), texts, rules.eos)
 
     generator.make_drafter = make_drafter
     return texts
@@ -79,10 +79,10 @@ def with_errors(tokens: Sequence[int], rate: float, words: range, seed: int) -> 
 
     What is right at a rate is also right at a higher one.
     """
-    chance, found = random.Random(seed), []
+    chance, written = random.Random(seed), []
     for token in tokens:
         wrong = token
         while wrong == token:
             wrong = chance.choice(words)
-        found.append(token if chance.random() < rate else wrong)
-    return found
+        written.append(token if chance.random() < rate else wrong)
+    return written

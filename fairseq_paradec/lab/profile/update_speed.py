@@ -1,4 +1,4 @@
-"""``paradec training-speed --before``: the updates of this checkout beside those of an older one.
+"""``profile training-speed --before``: the updates of this checkout beside those of an older one.
 
 Both sides are processes of their own, with fairseq's Trainer, its flags and the same batches, and
 make their updates in alternation.
@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ...errors import UsageError, option_error
-from ..data import documents
+from ..data.journal import Journal
 from ..data.table import Cells, Table, Value, column
-from . import rounds
-from .training_speed import Settings
+from ..measure import rounds
+from .asked import Training
 
 PACKAGE = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("updates_worker.py")
@@ -31,7 +31,7 @@ COMMON = shlex.split(
 )
 
 
-class Spec(NamedTuple):
+class Trained(NamedTuple):
     """An architecture with flags: ``ARCH [flags] [+ flags of this checkout alone]``."""
 
     arch: str  # its name
@@ -39,7 +39,7 @@ class Spec(NamedTuple):
     new: tuple[str, ...]  # more, which the older checkout may not know
 
     @classmethod
-    def parse(cls, text: str) -> "Spec":
+    def parse(cls, text: str) -> "Trained":
         """Read a value of ``--arch``.
 
         Raises:
@@ -115,53 +115,56 @@ class Side:
         self.close()
 
 
-def update_speed(args: Settings) -> int:
-    """Let both checkouts make updates in turns, and write the table; return the exit status.
+def measure(asked: Training, journal: Journal) -> Table:
+    """Let both checkouts make updates in turns; return the table.
 
     Raises:
         UsageError: ``before`` is no checkout, or an architecture cannot be trained.
     """
-    before = Path(args.before or "").resolve()
-    if args.before is None or not (before / "fairseq_paradec").is_dir():
-        raise option_error("--before", args.before, "a checkout of this project, an older one")
-    if args.device != "cpu":
-        raise option_error("--device", args.device, "cpu with --before")
-    specs = [Spec.parse(text) for text in args.arch]
-    rows, most = [], []
+    before = Path(asked.before or "").resolve()
+    if asked.before is None or not (before / "fairseq_paradec").is_dir():
+        raise option_error("--before", asked.before, "a checkout of this project, an older one")
+    if asked.device != "cpu":
+        raise option_error("--device", asked.device, "cpu with --before")
+    specs = [Trained.parse(text) for text in asked.arch]
+    rows: list[Cells] = []
+    most: list[float | None] = []
     for spec in specs:
-        row, used = _compare(args, spec, before)
+        row, used = _compare(asked, spec, before, journal, f"{len(rows)}")
         rows.append(row)
         most += used
     notes = [
-        f"{args.batches} batches, {args.rounds} rounds after a warm-up, both checkouts in turns, "
-        f"each in a process of its own; fp32, cpu, {args.threads} thread(s); "
-        f"{rounds.others_used(most, args.busy)}.",
+        f"{asked.batches} batches, {asked.rounds} rounds after a warm-up, both checkouts in turns, "
+        f"each in a process of its own; fp32, cpu, {asked.threads} thread(s); "
+        f"{rounds.others_used(most, asked.busy)}.",
         "An update is fairseq's: forward, backward, norm of the gradient, Adam. Batches come round "
         "again, so that kept outputs are found, as from the second epoch on. Times are medians of "
         "the rounds' ratios (lowest-highest); by CPU time, which others on the machine disturb "
         "less, in the last column.",
     ]
-    documents.save_made(args, Table.of(rows, notes=notes))
-    return 0
+    return Table.of(rows, notes=notes)
 
 
-def _compare(args: Settings, spec: Spec, before: Path) -> tuple[Cells, list[float | None]]:
+def _compare(
+    asked: Training, spec: Trained, before: Path, journal: Journal, name: str
+) -> tuple[Cells, list[float | None]]:
     """Measure an architecture; return its row, and the cores that others used."""
-    data = os.path.abspath(args.data)
-    usual = [data, *COMMON, "--max-tokens", str(args.max_tokens), *args.flags, "--arch", spec.arch]
-    flags = [*usual, *spec.flags]
+    data = os.path.abspath(asked.data)
+    flags = [data, *COMMON, "--max-tokens", str(asked.max_tokens), *asked.flags]
+    flags += ["--arch", spec.arch, *spec.flags]
     with (
-        Side(before, flags, args.batches, args.threads) as old,
-        Side(PACKAGE.parent, [*flags, *spec.new], args.batches, args.threads) as new,
+        Side(before, flags, asked.batches, asked.threads) as old,
+        Side(PACKAGE.parent, [*flags, *spec.new], asked.batches, asked.threads) as new,
     ):
         items = range(old.hello["batches"])
         rounds.in_turns([old, new], items, 0, Side.update)  # warms up
-        found, used = rounds.all_rounds(
-            [old, new], items, args.rounds, args.busy, Side.update, "updates"
+        results, used = rounds.all_rounds(
+            [old, new], items, asked.rounds, asked.busy, Side.update, "updates", journal, name
         )
     # By kind of time, round and side: seconds of all batches.
     clock, cpu = (
-        [[sum(each[kind] for each in side) for side in one] for one in found] for kind in (0, 1)
+        [[sum(each[kind] for each in side) for side in of_round] for of_round in results]
+        for kind in (0, 1)
     )
     row: Cells = {
         "architecture": spec.arch,

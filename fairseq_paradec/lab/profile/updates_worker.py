@@ -1,4 +1,4 @@
-"""Makes updates on request, by the checkout on PYTHONPATH; a process of ``paradec training-speed``.
+"""Makes updates on request, by the checkout on PYTHONPATH; for ``profile training-speed``.
 
 This file runs by its path and imports nothing beside it, so that it can drive an older checkout. It
 reads the number of a batch from each line, makes fairseq's own update on it, and writes one line of
@@ -33,7 +33,7 @@ def trainer_and_batches(flags: list[str], count: int) -> tuple[Any, list[Any]]:
 
 def main() -> None:
     """Announce the worker; then make updates until the input ends."""
-    told = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # fairseq prints
     asked = json.loads(sys.argv[1])
     plugin = importlib.import_module("fairseq_paradec")  # that of PYTHONPATH, not the one here
@@ -47,12 +47,12 @@ def main() -> None:
         "batches": len(batches),
         "tokens": sum(batch["ntokens"] for batch in batches),
     }
-    told.write(json.dumps(hello) + "\n")
+    answers.write(json.dumps(hello) + "\n")
     for line in sys.stdin:
         clock, cpu = time.perf_counter(), time.process_time()
         trainer.train_step([batches[int(line)]])
-        found = [time.perf_counter() - clock, time.process_time() - cpu]
-        told.write(json.dumps(found) + "\n")
+        spent = [time.perf_counter() - clock, time.process_time() - cpu]
+        answers.write(json.dumps(spent) + "\n")
 
 
 if __name__ == "__main__":

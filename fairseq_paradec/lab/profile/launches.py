@@ -1,8 +1,7 @@
-"""``paradec launches``: what a pass launches, waits for, and takes on host and device."""
+"""``profile launches``: what a pass launches, waits for, and takes on host and device."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -11,15 +10,12 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from ...engine.chunk import ChunkScorer
-from ...engine.settings import usable_device
-from ...plugin.tasks.loading import check_inputs
-from ..data import documents
 from ..data.table import Table
-from ..settings import Made
-from .loading import choose
-from .rounds import now
-from .specs import Spec
-from .systems import FairseqSystem, Models
+from ..measure.rounds import now
+from ..measure.specs import read
+from ..measure.systems import FairseqSystem
+from .asked import Launches
+from .harness import load
 
 #: What the profiler calls events of CUDA, by the beginning of their names.
 _LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
@@ -35,37 +31,23 @@ CACHED = 10
 Counts = tuple[int, int, int, int, float]
 
 
-@dataclass(frozen=True)
-class Settings(Made):
-    """Of ``paradec launches``."""
-
-    data: str  # fairseq's data folder
-    path: str  # the checkpoint
-    decoders: Sequence[Spec]  # what is measured
-    subset: str  # of the data
-    sentences: int  # at most so many
-    batch_sizes: Sequence[int]  # of decoders and of passes
-    chunks: Sequence[int]  # tokens of a pass
-    device: str  # ``cpu`` or ``cuda``
-
-
 def counted(work: Callable[[], Any], device: str) -> Counts:
     """Run under torch's profiler; return what was launched and how long the device worked."""
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
     with profile(activities=kinds) as record:
         work()
         now(device)
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     busy = 0.0
     for event in record.events() or ():
         if event.device_type == DeviceType.CUDA:
             busy += event.time_range.elapsed_us()
             continue
-        found["operators"] += event.name.startswith("aten::") and event.cpu_parent is None
+        counts["operators"] += event.name.startswith("aten::") and event.cpu_parent is None
         for kind, names in (("launches", _LAUNCHES), ("waits", _WAITS), ("copies", _COPIES)):
-            found[kind] += event.name.startswith(names)
+            counts[kind] += event.name.startswith(names)
     kinds_of = ("launches", "waits", "copies", "operators")
-    launched, waits, copies, operators = (found[kind] for kind in kinds_of)
+    launched, waits, copies, operators = (counts[kind] for kind in kinds_of)
     return launched, waits, copies, operators, busy / 1000
 
 
@@ -73,7 +55,7 @@ def row(
     what: str, batch: int, passes: float, seconds: float, counts: Counts, device: str
 ) -> dict[str, Any]:
     """Make a row: everything by the pass."""
-    launched, waits, copies, operators, busy = (round(one / passes, 3) for one in counts)
+    launched, waits, copies, operators, busy = (round(count / passes, 3) for count in counts)
     milliseconds = 1000 * seconds / passes
     on_device = device == "cuda"
     return {
@@ -98,7 +80,7 @@ def decoder_row(system: FairseqSystem, sentences: Sequence[int], size: int) -> d
     def work() -> None:
         nonlocal passes
         outputs = [system.translate(batch) for batch in batches]
-        passes = sum(max(one.passes or 0 for one in batch) for batch in outputs)
+        passes = sum(max(output.passes or 0 for output in batch) for batch in outputs)
 
     work()
     begin = now(device)
@@ -120,13 +102,13 @@ def pass_rows(model: Any, source: dict[str, Any], width: int, device: str) -> li
     def once() -> None:
         scorer.step(chunk)
 
-    found = [_pass_row(f"pass of {width}", batch, once, device)]
+    rows = [_pass_row(f"pass of {width}", batch, once, device)]
     if device == "cuda":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):  # what a pass makes once is there by now
             once()
-        found.append(_pass_row(f"pass of {width}, CUDA graph", batch, graph.replay, device))
-    return found
+        rows.append(_pass_row(f"pass of {width}, CUDA graph", batch, graph.replay, device))
+    return rows
 
 
 def _pass_row(what: str, batch: int, once: Callable[[], Any], device: str) -> dict[str, Any]:
@@ -139,31 +121,23 @@ def _pass_row(what: str, batch: int, once: Callable[[], Any], device: str) -> di
     return row(what, batch, 1, median(times[3:]), counted(once, device), device)
 
 
-def launches(args: Settings) -> int:
-    """Measure decoders and passes, and write the table; return the exit status."""
-    usable_device(args.device)
-    check_inputs(args.data, args.path)
-    documents.check_out(args.out)
-    models = Models(args.data, args.subset, "fp32", args.device)
-    systems = [FairseqSystem(spec, models, args.path, {}) for spec in args.decoders]
+def measure(asked: Launches) -> Table:
+    """Measure decoders and passes; return the table."""
+    systems, sentences = load(asked, [*map(read, asked.decoder or ())])
     first = systems[0]
-    sentences = choose(first.task, args.subset, first.models, args.sentences)
-    sizes = [size for size in args.batch_sizes if size <= len(sentences)]
+    sizes = [size for size in asked.batch_sizes if size <= len(sentences)]
     rows = [decoder_row(system, sentences, size) for size in sizes for system in systems]
     with torch.inference_mode():
         for size in sizes:
             source = first.sample(sentences[:size])["net_input"]
-            for width in args.chunks:
-                rows += pass_rows(first.models[0], source, width, args.device)
+            for width in asked.chunks:
+                rows += pass_rows(first.models[0], source, width, asked.device)
     notes = [
-        f"{len(sentences)} sentences of {args.data} ({args.subset}), fp32, {args.device}. All "
+        f"{len(sentences)} sentences of {asked.data} ({asked.subset}), fp32, {asked.device}. All "
         "columns behind `passes` are by the pass; a decoder's have its encoder, drafts and "
         "everything else in them.",
         f"`pass of K`: the decoder alone, of K tokens behind {CACHED}, by torch; median of "
         f"{REPETITIONS}. In a CUDA graph it is launched at once.",
         "`device busy`: the device's time of all; where it is low, the host is what limits.",
     ]
-    documents.save_made(args, Table.of(rows, notes=notes))
-    for one in rows:
-        print(", ".join(f"{name} {value}" for name, value in one.items() if value is not None))
-    return 0
+    return Table.of(rows, notes=notes)

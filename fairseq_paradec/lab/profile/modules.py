@@ -1,25 +1,21 @@
-"""``paradec modules``: a decoder's time in milliseconds per sentence and module.
+"""``profile modules``: a decoder's time in milliseconds per sentence and module.
 
 Xia et al. 2022, Table 7.
 """
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from ...engine.settings import usable_device
 from ...errors import option_error
-from ...plugin.tasks.loading import check_inputs
-from ..data import documents
+from ..data.journal import Journal
 from ..data.table import Cells, Column, Table, column
-from ..settings import Made, Timing
-from . import machine, rounds
-from .clock import Clock, Parts
-from .loading import choose
-from .specs import Spec
-from .systems import FairseqSystem, Models
+from ..measure import machine, rounds
+from ..measure.clock import Clock, Parts
+from ..measure.specs import read
+from ..measure.systems import FairseqSystem
+from .asked import Modules
+from .harness import load
 
 # Column -> the timed part of the generator, and its methods; of nested calls the outer one counts.
 PARTS: Parts = {
@@ -30,18 +26,6 @@ PARTS: Parts = {
     "decoder": ("scorer", ("step", "write")),
     "vocabulary": ("scorer", ("choose", "log_probs")),
 }
-
-
-@dataclass(frozen=True)
-class Settings(Made, Timing):
-    """Of ``paradec modules``."""
-
-    data: str  # fairseq's data folder
-    path: str  # the verifier's checkpoint
-    decoders: Sequence[Spec]  # of this package
-    subset: str  # of the data
-    sentences: int  # at most so many
-    device: str  # ``cpu`` or ``cuda``
 
 
 def profile(system: FairseqSystem, clock: Clock, sentence: int) -> dict[str, float]:
@@ -67,45 +51,49 @@ def row(system: FairseqSystem, rounds: list[dict[str, float]], peak: float | Non
     return cells | {column("peak_MiB", "peak MiB", "MiB"): peak}
 
 
-def modules(args: Settings) -> int:
-    """Profile all decoders, and write the table; return the exit status."""
-    check_inputs(args.data, args.path)
-    usable_device(args.device)
-    torch.set_num_threads(args.threads)
-    models = Models(args.data, args.subset, "fp32", args.device)
-    systems = [FairseqSystem(spec, models, args.path, {}) for spec in args.decoders]
+def measure(asked: Modules, journal: Journal) -> Table:
+    """Profile all decoders; return the table.
+
+    Raises:
+        UsageError: a decoder is not of this package.
+    """
+    torch.set_num_threads(asked.threads)
+    systems, sentences = load(asked, [*map(read, asked.decoder or ())])
     for system in systems:
         if not hasattr(system.generator, "scorer"):
             raise option_error("--decoder", system.command, "a decoder of this package")
-    verifier, task = models.load(args.path)
-    sentences = choose(task, args.subset, verifier, args.sentences)
-    peaks = [_peak(system, sentences[-1], args.device) for system in systems]  # and a warm-up
-    clocks = [Clock(system.generator, PARTS, args.device) for system in systems]
+    peaks = [_peak(system, sentences[-1], asked.device) for system in systems]  # and a warm-up
+    clocks = [Clock(system.generator, PARTS, asked.device) for system in systems]
     pairs = list(zip(systems, clocks, strict=True))
-    found, used = rounds.all_rounds(
-        pairs, sentences, args.rounds, args.busy, lambda pair, i: profile(*pair, i), "sentences"
+    results, used = rounds.all_rounds(
+        pairs,
+        sentences,
+        asked.rounds,
+        asked.busy,
+        lambda pair, i: profile(*pair, i),
+        "sentences",
+        journal,
     )
     rows = [
-        row(system, [_mean(results[place]) for results in found], peaks[place])
+        row(system, [_mean(of_round[place]) for of_round in results], peaks[place])
         for place, system in enumerate(systems)
     ]
     notes = [
-        f"{len(sentences)} sentences of `{args.subset}`, batch 1, fp32, {args.device}, "
-        f"{args.threads} thread(s); medians of {args.rounds} rounds; "
-        f"{rounds.others_used(used, args.busy)}.",
+        f"{len(sentences)} sentences of `{asked.subset}`, batch 1, fp32, {asked.device}, "
+        f"{asked.threads} thread(s); medians of {asked.rounds} rounds; "
+        f"{rounds.others_used(used, asked.busy)}.",
         "Encoder and keys: with the cross-attention's keys and values. Vocabulary: projection and "
         "softmax; a part of the decoder where one native call writes several tokens. Rest: "
         "choosing tokens, the loop, batching, detokenising.",
         "Parameters: without a drafter's own copy of a shared encoder. Peak MiB: peak memory of "
         "decoding the longest sentence, above the memory in use before.",
     ]
-    documents.save_made(args, Table.of(rows, notes=notes))
-    return 0
+    return Table.of(rows, notes=notes)
 
 
 def _mean(each: list[dict[str, float]]) -> dict[str, float]:
     """Return the mean seconds of a round's sentences."""
-    return {name: statistics.fmean(one[name] for one in each) for name in each[0]}
+    return {name: statistics.fmean(seconds[name] for seconds in each) for name in each[0]}
 
 
 def _peak(system: FairseqSystem, sentence: int, device: str) -> float | None:

@@ -1,4 +1,4 @@
-"""``paradec clients``: what clients of ``paradec serve`` get, beside what needs no server."""
+"""``profile clients``: what clients of ``paradec serve`` get, beside what needs no server."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -27,11 +26,10 @@ from ...errors import UsageError, option_error
 from ...translator import model_folder
 from ...translator.documents import Document
 from ...translator.translator import BATCH_SIZE, BUFFER_SIZE, Translator
-from ..data import documents
 from ..data.table import Table, Value, column
-from ..settings import Made
-from . import machine, rounds
-from .drafts import typed
+from ..measure import machine, rounds
+from ..measure.drafts import typed
+from .asked import Clients
 
 #: The share of what many clients get at which requests come at random.
 LOAD = 0.7
@@ -39,23 +37,7 @@ LOAD = 0.7
 WARM_UP = 8
 
 
-@dataclass(frozen=True)
-class Settings(Made):
-    """Of ``paradec clients``."""
-
-    file: Path  # plain text, a sentence a line
-    model: Path  # a model folder
-    decoding: str | None  # of all but greedy search; None: as ``paradec translate``
-    clients: int  # that ask at once
-    limit: int  # sentences of a measurement of many clients
-    alone: int  # sentences of one client
-    typed: int  # lines that are typed
-    threads: int  # of each process
-    rounds: int  # so many, in which the measurements alternate
-    busy: bool  # also while others use the machine
-
-
-class Found(NamedTuple):
+class Answered(NamedTuple):
     """What some requests have given."""
 
     seconds: float  # from the first one to the last answer
@@ -91,10 +73,10 @@ class Connection:
         self.writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         answer = (await self.reader.readuntil(b"\r\n\r\n")).lower()
         length = answer.partition(b"content-length: ")[2].partition(b"\r")[0]
-        told = json.loads(await self.reader.readexactly(int(length)))
+        reply = json.loads(await self.reader.readexactly(int(length)))
         if not answer.startswith(b"http/1.1 200 "):
-            raise UsageError(f"paradec serve: {told['error']}")
-        text: str = told["translatedText"]
+            raise UsageError(f"paradec serve: {reply['error']}")
+        text: str = reply["translatedText"]
         return text
 
 
@@ -103,24 +85,24 @@ async def connect(port: int) -> Connection:
     return Connection(*await asyncio.open_connection("127.0.0.1", port))
 
 
-async def in_turn(port: int, asked: Sequence[dict[str, str]], clients: int) -> Found:
+async def in_turn(port: int, asked: Sequence[dict[str, str]], clients: int) -> Answered:
     """Ask by so many clients at once; each asks again when it has its answer."""
     answers, each, numbers = [""] * len(asked), [0.0] * len(asked), iter(range(len(asked)))
     connections = [await connect(port) for _ in range(clients)]
 
-    async def client(one: Connection) -> None:
+    async def client(connection: Connection) -> None:
         for number in numbers:
             begin = time.perf_counter()
-            answers[number] = await one.ask(**asked[number])
+            answers[number] = await connection.ask(**asked[number])
             each[number] = time.perf_counter() - begin
-        one.writer.close()
+        connection.writer.close()
 
     begin = time.perf_counter()
     await asyncio.gather(*map(client, connections))
-    return Found(time.perf_counter() - begin, answers, each)
+    return Answered(time.perf_counter() - begin, answers, each)
 
 
-async def at_random(port: int, asked: Sequence[dict[str, str]], rate: float, seed: int) -> Found:
+async def at_random(port: int, asked: Sequence[dict[str, str]], rate: float, seed: int) -> Answered:
     """Ask so many times a second, at random, whether those before have their answers or not.
 
     A request's seconds count from the time at which it was to be sent.
@@ -130,10 +112,10 @@ async def at_random(port: int, asked: Sequence[dict[str, str]], rate: float, see
 
     async def client(number: int, due: float) -> None:
         await asyncio.sleep(due - time.perf_counter())
-        one = free.pop() if free else await connect(port)
-        answers[number] = await one.ask(**asked[number])
+        connection = free.pop() if free else await connect(port)
+        answers[number] = await connection.ask(**asked[number])
         each[number] = time.perf_counter() - due
-        free.append(one)
+        free.append(connection)
 
     begin = due = time.perf_counter()
     tasks = []
@@ -141,37 +123,37 @@ async def at_random(port: int, asked: Sequence[dict[str, str]], rate: float, see
         due += draws.expovariate(rate)
         tasks.append(client(number, due))
     await asyncio.gather(*tasks)
-    for one in free:
-        one.writer.close()
-    return Found(time.perf_counter() - begin, answers, each)
+    for connection in free:
+        connection.writer.close()
+    return Answered(time.perf_counter() - begin, answers, each)
 
 
-async def typing(port: int, asked: Sequence[dict[str, str]], drafted: bool) -> Found:
+async def typing(port: int, asked: Sequence[dict[str, str]], drafted: bool) -> Answered:
     """Ask for texts one after another; the prediction of each is the last answer, if wanted."""
-    one, answers = await connect(port), [""]
+    connection, answers = await connect(port), [""]
     begin = time.perf_counter()
     for body in asked:
         more = {"prediction": answers[-1]} if drafted and " " in body["q"] else {}
-        answers.append(await one.ask(**body, **more))
+        answers.append(await connection.ask(**body, **more))
     seconds = time.perf_counter() - begin
-    one.writer.close()
-    return Found(seconds, answers[1:], [])
+    connection.writer.close()
+    return Answered(seconds, answers[1:], [])
 
 
 # ---- what stands beside them ---------------------------------------------------------------------
 
 
-def called(translator: Translator, lines: Sequence[str], options: dict[str, str]) -> Found:
+def called(translator: Translator, lines: Sequence[str], options: dict[str, str]) -> Answered:
     """Translate lines one after another in this process."""
     answers, each = [], []
     for line in lines:
         begin = time.perf_counter()
         answers += translator.translate([line], **options)
         each.append(time.perf_counter() - begin)
-    return Found(sum(each), answers, each)
+    return Answered(sum(each), answers, each)
 
 
-def piped(process: subprocess.Popen[str], lines: Sequence[str]) -> Found:
+def piped(process: subprocess.Popen[str], lines: Sequence[str]) -> Answered:
     """Send lines to ``paradec translate``, and wait for their translations.
 
     Raises:
@@ -182,10 +164,10 @@ def piped(process: subprocess.Popen[str], lines: Sequence[str]) -> Found:
     with contextlib.suppress(BrokenPipeError):  # it says why
         process.stdin.write("".join(f"{line}\n" for line in lines))
         process.stdin.flush()
-    answers = [one.rstrip("\n") for one in itertools.islice(process.stdout, len(lines))]
+    answers = [answer.rstrip("\n") for answer in itertools.islice(process.stdout, len(lines))]
     if len(answers) < len(lines):
         raise UsageError("paradec translate ends, for the reason above")
-    return Found(time.perf_counter() - begin, answers, [])
+    return Answered(time.perf_counter() - begin, answers, [])
 
 
 @contextlib.contextmanager
@@ -209,9 +191,9 @@ def port_of(server: subprocess.Popen[str]) -> int:
     assert server.stderr is not None
     said = ""
     for said in server.stderr:
-        if found := re.search(r"serving at http://127.0.0.1:(\d+)/", said):
+        if serving := re.search(r"serving at http://127.0.0.1:(\d+)/", said):
             threading.Thread(target=server.stderr.read, daemon=True).start()
-            return int(found[1])
+            return int(serving[1])
     raise UsageError(said.strip() or "paradec serve ends")
 
 
@@ -223,16 +205,16 @@ class Bench:
 
     def __init__(
         self,
-        args: Settings,
+        asked: Clients,
         lines: Sequence[str],
         options: dict[str, str],
         server: subprocess.Popen[str],
         translate: subprocess.Popen[str],
     ) -> None:
-        self.args, self.options, self.server, self.translate = args, options, server, translate
-        self.lines = [*itertools.islice(itertools.cycle(lines), full(args.limit))]
-        self.alone, self.typed = self.lines[: args.alone], typed(lines[: args.typed]).texts
-        self.translator = Translator(args.model)
+        self.asked, self.options, self.server, self.translate = asked, options, server, translate
+        self.lines = [*itertools.islice(itertools.cycle(lines), full(asked.limit))]
+        self.alone, self.typed = self.lines[: asked.alone], typed(lines[: asked.typed]).texts
+        self.translator = Translator(asked.model)
         folder = self.translator.folder
         self.pair = {"source": folder.source, "target": folder.target}
         self.computed: dict[str, list[float]] = {"translate": [], "serve": []}
@@ -256,60 +238,50 @@ class Bench:
 
     def undisturbed(self, measure: Callable[[], Measured]) -> Measured:
         """Measure on an idle machine, and note how many cores others use meanwhile."""
-        if not self.args.busy:
-            machine.wait_until_idle()
-        others, begin, before = machine.Others(), time.perf_counter(), self.seconds()
-        found, used = measure(), others.cores()
-        if used is not None:  # the server and paradec translate are no others
-            own = (self.seconds() - before) / (time.perf_counter() - begin)
-            used = round(max(0.0, used - own), 3)
+        measured, used = rounds.undisturbed(measure, self.asked.busy)
         self.others.append(used)
-        return found
+        return measured
 
-    def seconds(self) -> float:
-        """Return what the server and ``paradec translate`` have computed."""
-        return sum(machine.processor_seconds(one.pid) for one in (self.server, self.translate))
-
-    def same(self, texts: Sequence[str], found: Found) -> Found:
-        """Return what was found.
+    def same(self, texts: Sequence[str], answered: Answered) -> Answered:
+        """Return the answers.
 
         Raises:
             UsageError: an answer is another than before.
         """
-        for text, answer in zip(texts, found.answers, strict=True):
+        for text, answer in zip(texts, answered.answers, strict=True):
             if self.wanted.setdefault(text, answer) != answer:
                 raise UsageError(f"{text!r}: got {answer!r}, and {self.wanted[text]!r} before")
-        return found
+        return answered
 
     def ask(
         self,
-        how: Callable[..., Coroutine[Any, Any, Found]],
+        how: Callable[..., Coroutine[Any, Any, Answered]],
         texts: Sequence[str],
         *more: Any,
         **asked: str,
-    ) -> Found:
+    ) -> Answered:
         """Ask the server for texts, each by itself."""
         bodies = [{"q": text, **self.pair, **asked} for text in texts]
         return self.same(texts, asyncio.run(how(self.port, bodies, *more)))
 
-    def counting(self, name: str, work: Callable[[], Found]) -> Found:
+    def counting(self, name: str, work: Callable[[], Answered]) -> Answered:
         """Note how many milliseconds a process computes for each of all lines."""
         process = self.server if name == "serve" else self.translate
         before = machine.processor_seconds(process.pid)
-        found = work()
+        answered = work()
         each = (machine.processor_seconds(process.pid) - before) / len(self.lines)
         self.computed[name].append(1000 * each)
-        return found
+        return answered
 
     def beside_many(self) -> float:
         """Sentences a second of ``paradec translate``."""
         work = partial(piped, self.translate, self.lines)
-        found = self.same(self.lines, self.counting("translate", work))
-        return len(self.lines) / found.seconds
+        answered = self.same(self.lines, self.counting("translate", work))
+        return len(self.lines) / answered.seconds
 
     def many(self) -> Measured:
         """Sentences a second of many clients."""
-        work = partial(self.ask, in_turn, self.lines, self.args.clients)
+        work = partial(self.ask, in_turn, self.lines, self.asked.clients)
         self.rate = len(self.lines) / self.counting("serve", work).seconds
         beside = self.beside_many()
         return Measured(self.rate, beside, self.rate / beside)
@@ -317,15 +289,15 @@ class Bench:
     def one(self) -> Measured:
         """Milliseconds a sentence of one client, the median."""
         served = 1000 * median(self.ask(in_turn, self.alone, 1).each)
-        found = self.same(self.alone, called(self.translator, self.alone, self.options))
-        beside = 1000 * median(found.each)
+        answered = self.same(self.alone, called(self.translator, self.alone, self.options))
+        beside = 1000 * median(answered.each)
         return Measured(served, beside, served / beside)
 
     def load(self) -> Measured:
         """Milliseconds of requests that come at random: the 99th percentile beside the median."""
         self.turn += 1
-        found = self.ask(at_random, self.lines, LOAD * self.rate, self.turn)
-        percentiles = quantiles(found.each, n=100)
+        answered = self.ask(at_random, self.lines, LOAD * self.rate, self.turn)
+        percentiles = quantiles(answered.each, n=100)
         late, middle = 1000 * percentiles[98], 1000 * percentiles[49]
         return Measured(late, middle, late / middle)
 
@@ -350,68 +322,67 @@ def full(limit: int) -> int:
     return limit if limit < BUFFER_SIZE else limit // BUFFER_SIZE * BUFFER_SIZE
 
 
-def clients(args: Settings) -> int:
-    """Measure, and write the table.
+def measure(asked: Clients) -> Table:
+    """Measure; return the table.
 
     Raises:
         UsageError: FILE is no text, a process ends, or answers are not alike.
     """
-    torch.set_num_threads(args.threads)
-    text = files.read("FILE", str(args.file))
-    language = model_folder.read(args.model).source
+    torch.set_num_threads(asked.threads)
+    text = files.read("FILE", str(asked.file))
+    language = model_folder.read(asked.model).source
     lines = [line for line in map(str.strip, text.splitlines()) if is_one(line, language)]
     if not lines:
-        raise option_error("FILE", str(args.file), "a file with a sentence a line")
+        raise option_error("FILE", str(asked.file), "a file with a sentence a line")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         profile = str(Path(folder) / "speeds.json")
-        options = {"decoding": args.decoding} if args.decoding else {"speed_profile": profile}
-        same = ["--model", str(args.model)]
+        options = {"decoding": asked.decoding} if asked.decoding else {"speed_profile": profile}
+        same = ["--model", str(asked.model)]
         for name, value in options.items():
             same += [flag(name), value]
-        buffer = str(min(full(args.limit), BUFFER_SIZE))
-        pipe, threads = subprocess.PIPE, str(args.threads)
+        buffer = str(min(full(asked.limit), BUFFER_SIZE))
+        pipe, threads = subprocess.PIPE, str(asked.threads)
         serve = ["serve", *same, "--port", "0", "--cores", threads, "--idle", "3600"]
         translate = ["translate", *same, "--threads", threads, "--buffer-size", buffer]
         bench = Bench(
-            args,
+            asked,
             lines,
             options,
             stack.enter_context(started(serve, stderr=pipe)),
             stack.enter_context(started(translate, stdin=pipe, stdout=pipe)),
         )
         measures = [bench.many, bench.one, bench.load, bench.typing]
-        found = [[bench.undisturbed(one) for one in measures] for _ in range(args.rounds)]
+        by_round = [[*map(bench.undisturbed, measures)] for _ in range(asked.rounds)]
     computed = {name: median(times) for name, times in bench.computed.items()}
     about = (
-        (f"{args.clients} clients", "sentences/s", f"translate, batch {BATCH_SIZE}", "≥ 0.85"),
+        (f"{asked.clients} clients", "sentences/s", f"translate, batch {BATCH_SIZE}", "≥ 0.85"),
         ("1 client", "ms, median", "a call in Python", "≤ 1.15"),
         (f"{LOAD:.0%} load", "ms, p99", "p50", "≤ 4"),
         ("typed, prediction", "ms a text", "greedy, without", "≥ 2.2"),
     )
     rows = []
-    for one, own in zip(about, zip(*found, strict=True), strict=True):
+    for labels, own in zip(about, zip(*by_round, strict=True), strict=True):
         rows.append(
             {
-                "clients": one[0],
-                "unit": one[1],
+                "clients": labels[0],
+                "unit": labels[1],
                 "served": round(median(each.served for each in own), 2),
-                "beside_it": one[2],
+                "beside_it": labels[2],
                 "that": round(median(each.beside for each in own), 2),
                 column("ratio", form=".2f"): Value.of([each.ratio for each in own]),
-                "target": one[3],
+                "target": labels[3],
             }
         )
     notes = [
-        f"{args.model.name}, fp32; {len(bench.lines)} lines of {args.file.name} that are one "
+        f"{asked.model.name}, fp32; {len(bench.lines)} lines of {asked.file.name} that are one "
         f"sentence, a request each; {len(bench.alone)} of one client, {len(bench.typed)} texts "
-        f"typed of {args.typed} lines. "
+        f"typed of {asked.typed} lines. "
         "Every answer was that of `paradec translate`.",
-        f"Server and clients on this machine, {args.threads} thread(s) each; medians of "
-        f"{args.rounds} rounds (lowest-highest); {rounds.others_used(bench.others, args.busy)}.",
-        f"Processor, a sentence: {computed['serve']:.2f} ms of the server with {args.clients} "
+        f"Server and clients on this machine, {asked.threads} thread(s) each; medians of "
+        f"{asked.rounds} rounds (lowest-highest); {rounds.others_used(bench.others, asked.busy)}.",
+        f"Processor, a sentence: {computed['serve']:.2f} ms of the server with {asked.clients} "
         f"clients, {computed['translate']:.2f} ms of `paradec translate`.",
-        f"Load: requests come at random at {LOAD:g} of the round's rate of {args.clients} clients; "
-        "their milliseconds count from the time at which they were to be sent.",
+        f"Load: requests come at random at {LOAD:g} of the round's rate of {asked.clients} "
+        "clients; their milliseconds count from the time at which they were to be sent.",
     ]
-    documents.save_made(args, Table.of(rows, notes=notes))
-    return 0
+    return Table.of(rows, notes=notes)

@@ -1,11 +1,9 @@
-"""Measure what a start costs: an import, help, loading a model, a first sentence.
+"""``profile start-up``: an import, help, loading a model, a first sentence.
 
 Each runs in a process of its own, and the processes alternate. The processor's time counts: other
 work on the machine hardly changes it, unless two threads share a core.
 """
 
-import argparse
-import itertools
 import shlex
 import subprocess
 import sys
@@ -15,9 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...cli import arguments
 from ...errors import UsageError, option_error
-from ..settings import Made
+from ..data.journal import Journal
+from ..data.table import Cells, Table, column
+from ..measure import rounds
+from .asked import Starts
 
 PARADEC = [sys.executable, "-m", "fairseq_paradec"]
 
@@ -43,67 +43,44 @@ class Cost(NamedTuple):
     memory: float  # MiB, the most that was resident, shared files among it
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.epilog = "example: paradec start-up --model data-bin/demo.en-de --out runs/start-up.json"
-    add = parser.add_argument
-    add("--model", metavar="DIR", help="a folder of paradec pack")
-    add(
-        "--arch-size",
-        choices=arguments.ARCH_SIZES,
-        help="instead of --model: random weights of this size, packed alone in int8; their output "
-        "has as many tokens as the sentence",
-    )
-    add(
-        "--text",
-        type=arguments.utf8,
-        default="A dog runs.",
-        help="the sentence (default: %(default)s)",
-    )
-    add("--rounds", type=arguments.whole_number, default=5, help="(default: 5)")
-    add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
-    arguments.declare_table(parser, "Start-up")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure, and write the table.
+def measure(asked: Starts, journal: Journal) -> Table:
+    """Measure the processes; return the table.
 
     Raises:
         UsageError: a process fails.
     """
-    from ..data import documents
-
-    if (args.model is None) == (args.arch_size is None):
-        raise option_error("--model", args.model, "one of --model and --arch-size")
-    documents.check_out(args.out)
+    if (asked.model is None) == (asked.arch_size is None):
+        raise option_error("--model", asked.model, "one of --model and --arch-size")
     with tempfile.TemporaryDirectory(prefix="paradec-start-up-") as room:
-        model = args.model or random_folder(args.arch_size, Path(room))
-        _measure(args, model, [] if args.model else ["--max-len-a", "1", "--max-len-b", "0"])
-    return 0
+        model = asked.model or random_folder(str(asked.arch_size), Path(room))
+        return _measured(asked, str(model), journal)
 
 
-def _measure(args: argparse.Namespace, model: str, limits: list[str]) -> None:
-    """Measure the processes in rounds, and write the table."""
-    from ..data import documents
-    from ..data.table import Table, column
-    from ..measure import machine
-
-    translate = ["translate", "--text", args.text, *limits, "--model"]
+def _measured(asked: Starts, model: str, journal: Journal) -> Table:
+    """Measure the processes in rounds."""
+    limits = [] if asked.model else ["--max-len-a", "1", "--max-len-b", "0"]
+    translate = ["translate", "--text", asked.text, *limits, "--model"]
     load = "import sys, fairseq_paradec; fairseq_paradec.load(sys.argv[1])"
+    shown = asked.arch_size or model
     starts = {
         "import torch": [sys.executable, "-c", "import torch"],
         "import fairseq_paradec": [sys.executable, "-c", "import fairseq_paradec"],
         "paradec --help": [*PARADEC, "--help"],
         "fairseq_paradec.load": [sys.executable, "-c", load, model],
-        f"paradec {shlex.join(translate)} {args.arch_size or model}": [*PARADEC, *translate, model],
+        f"paradec {shlex.join(translate)} {shown}": [*PARADEC, *translate, model],
     }
-    costs = np.empty((args.rounds, len(starts), len(Cost._fields)))
-    for turn, (place, command) in itertools.product(range(args.rounds), enumerate(starts.values())):
-        if not args.busy:
-            machine.wait_until_idle()
-        costs[turn, place] = cost(command)
+    results, used = rounds.all_rounds(
+        [*starts.values()],
+        [None],
+        asked.rounds,
+        asked.busy,
+        lambda start, _: cost(start),
+        "starts",
+        journal,
+    )
+    costs = np.array([[own for (own,) in of_round] for of_round in results])
     medians = np.median(costs, axis=0)
-    rows = [
+    rows: list[Cells] = [
         {
             "start": start,
             column("processor_s", "processor, s", "s"): round(user, 2),
@@ -113,13 +90,12 @@ def _measure(args: argparse.Namespace, model: str, limits: list[str]) -> None:
         }
         for start, (user, system, whole, memory) in zip(starts, medians.tolist(), strict=True)
     ]
-    used = machine.busy_cores()
     notes = [
-        f"Medians of {args.rounds} rounds. Processor: the time that the process itself computes. "
-        "Memory: the most that was resident, mapped files that processes share among it.",
-        *([] if used is None else [f"Cores that others used after the last round: {used:.1f}."]),
+        f"Medians of {asked.rounds} rounds. Processor: the time that the process itself computes. "
+        "Memory: the most that was resident, mapped files that processes share among it; "
+        f"{rounds.others_used(used, asked.busy)}.",
     ]
-    documents.save_made(Made(args.argv, args.out, args.title), Table.of(rows, notes=notes))
+    return Table.of(rows, notes=notes)
 
 
 def random_folder(size: str, room: Path) -> str:

@@ -1,0 +1,1 @@
+"""What single things cost: one module for each WHAT of ``paradec profile``."""
