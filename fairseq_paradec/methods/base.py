@@ -354,7 +354,13 @@ class ParallelDecoder(Decoder):
     """Base of the methods that draft and verify.
 
     A subclass defines its drafter, and its acceptance rule if that is not ExactMatch.
+
+    Attributes:
+        pass_by_pass: make each pass a call of its own, as what times a pass's parts wants it; else
+            the native library makes many in one.
     """
+
+    pass_by_pass = False
 
     @abc.abstractmethod
     def make_drafter(
@@ -395,7 +401,7 @@ class ParallelDecoder(Decoder):
     def _write(self, rows: Sequence[Row], rules: TokenRules, drafter: Drafter) -> None:
         """Run the loop, in the native library if it can; the encoder has run."""
         accept, scorer = self.acceptance(), self.scorer
-        watched = self.record_tokens or any(row.watch is not None for row in rows)
+        watched = self.pass_by_pass or self.record_tokens or any(row.watch for row in rows)
         drafting = None
         if accept.known_to_library and self.sampling is None and not watched:
             drafting = native_form(drafter)

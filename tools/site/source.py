@@ -50,7 +50,7 @@ def make_picture(result: Result, folder: Path) -> Path | None:
     words = shlex.split(result.content["command"])
     if result.kind == "benchmark":
         draw(result.content, base.with_suffix(".png"))
-    elif words[1] == "breakeven" and "--plot" in words:
+    elif words[1:3] == ["profile", "breakeven"] and "--plot" in words:
         draw_break_even(result.tables[0], result.content["title"], base.with_suffix(".svg"))
     pictures = (base.with_suffix(suffix) for suffix in (".png", ".svg"))
     return next((picture for picture in pictures if picture.is_file()), None)

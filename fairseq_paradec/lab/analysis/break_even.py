@@ -1,8 +1,8 @@
 """From how many tokens a pass drafting pays: interpolation between measured points.
 
 Pure functions of the rows of ``paradec profile breakeven``. A curve is the points of one engine,
-decoder and block size. A sentence takes the encoder's time and that of its passes: so between two points
-time is a straight line over passes a token, and reciprocals are interpolated.
+decoder and block size. A sentence takes the encoder's time and that of its passes: so between two
+points time is a straight line over passes a token, and reciprocals are interpolated.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The pieces of a decoder's pass: what each reads and computes, and a call that runs it alone.
 
-It reads a ChunkScorer's gathered weights, in any form, so that ``paradec profile passes`` profiles a
-pass without a clock inside it.
+It reads a ChunkScorer's gathered weights, in any form, so that ``paradec profile passes`` profiles
+a pass without a clock inside it.
 """
 
 from collections.abc import Callable, Sequence

@@ -62,6 +62,7 @@ def measure(asked: Modules, journal: Journal) -> Table:
     for system in systems:
         if not hasattr(system.generator, "scorer"):
             raise option_error("--decoder", system.command, "a decoder of this package")
+        system.generator.pass_by_pass = True
     peaks = [_peak(system, sentences[-1], asked.device) for system in systems]  # and a warm-up
     clocks = [Clock(system.generator, PARTS, asked.device) for system in systems]
     pairs = list(zip(systems, clocks, strict=True))
@@ -83,8 +84,8 @@ def measure(asked: Modules, journal: Journal) -> Table:
         f"{asked.threads} thread(s); medians of {asked.rounds} rounds; "
         f"{rounds.others_used(used, asked.busy)}.",
         "Encoder and keys: with the cross-attention's keys and values. Vocabulary: projection and "
-        "softmax; a part of the decoder where one native call writes several tokens. Rest: "
-        "choosing tokens, the loop, batching, detokenising.",
+        "softmax; a part of the decoder where one native call drafts several tokens. Rest: "
+        "choosing tokens, the loop, batching, detokenising. Each pass is a call of its own.",
         "Parameters: without a drafter's own copy of a shared encoder. Peak MiB: peak memory of "
         "decoding the longest sentence, above the memory in use before.",
     ]
