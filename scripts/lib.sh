@@ -157,7 +157,7 @@ quietly() { # log file, then the command
     }
 }
 
-# ---- recipes of several steps (train_gad.sh, train_reordered.sh, ...) ----------------------------
+# ---- recipes of several steps (train_drafter.sh, train_blockwise.sh, train_reordered.sh) --------
 # Their options are in variables of the same names.
 
 need_recipe_options() { # mistakes that all recipes name alike
@@ -254,40 +254,4 @@ distill() { # data, folder, then more of paradec distill
 use_threads() { # for a step that asks for none itself
     export OMP_NUM_THREADS=${threads:-${OMP_NUM_THREADS:-$(nproc)}}
     export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-}
-
-# ---- recipes of drafters (train_gad.sh, train_assisted.sh) ---------------------------------------
-
-need_validation_and_verifier() {
-    local subsets=("$data"/valid.*-*.*.idx)
-    [ -f "${subsets[0]}" ] || fail "DATA: got '$data', which has no validation set (valid.*.idx)"
-    [ -n "$verifier" ] || return 0
-    need_no_colon --verifier "$verifier"
-    need_file "$verifier" "verifier (--verifier)"
-    case $verifier in -*) verifier=./$verifier ;; esac
-}
-
-train_drafter() { # flags of fairseq-train that those of the command line can change
-    local drafts
-    case $draft_on in
-        own-greedy)
-            drafts=$save_dir/greedy
-            distill "$data" "$drafts.train" --path "$verifier" --beam 1
-            distill "$drafts.train" "$drafts" --path "$verifier" --beam 1 --subset valid
-            ;;
-        teacher) drafts=$save_dir/distilled ;;
-        references) drafts=$data ;;
-    esac
-    length
-    train "$drafts" "$save_dir/drafter" --arch "$arch" --start-from "$verifier" "${long[@]}" \
-        -- "$@" "${more[@]}"
-}
-
-count_accepted() { # --decoder, and more of paradec benchmark
-    use_threads
-    run "${paradec[@]}" benchmark "$data" --preset acceptance "--path=$verifier" \
-        "--sweep=drafter-path=$save_dir/drafter/model.pt" "$@" --subset valid --device "$device" \
-        "${try_out[@]}" "--title=Acceptance: $arch, $preset, on $draft_on" \
-        "--out=$save_dir/acceptance.json"
-    [ -n "$temporary" ] || note "done: $verifier and $save_dir/drafter/model.pt"
 }

@@ -186,7 +186,9 @@ def test_the_doctor_says_what_a_checkpoint_is(old, told, tmp_path):
 def test_the_doctor_says_what_fits_and_how_to_get_the_rest(old, told, tmp_path):
     found = told(old, tmp_path)
     assert found["hgj"] == "fits; greedy's output: yes" and found["--engine"] == "native   fits"
-    assert found["gad"].startswith(f"needs scripts/train_gad.sh {tmp_path} --fast --verifier {old}")
+    assert found["gad"].startswith(
+        f"needs scripts/train_drafter.sh {tmp_path} --kind block --fast --verifier {old}"
+    )
     assert found["nat"].startswith("no: --path: got 'TransformerModel'; allowed")
     assert found["fairseq-generate"].startswith(f"{tmp_path} --user-dir") and "paradec" in found
 

@@ -39,7 +39,7 @@ ELSEWHERE = {
     "make demo": "test_cli.py runs `paradec demo`; what it sets up before is downloaded",
     "make test": ".ci/run does",
     "source .venv/bin/activate": "the environment is the one of the tests",
-    "scripts/train_gad.sh": "it trains as long as its preset says; test_train_gad.py, with --smoke",
+    "scripts/train_drafter.sh": "it trains as its preset says; test_train_gad.py, with --smoke",
     "scripts/train_blockwise.sh": "test_train_blockwise.py, likewise",
     "scripts/train_reordered.sh": "test_recipes.py, likewise",
     "paradec serve": "the last test here",

@@ -1,4 +1,4 @@
-"""scripts/train_gad.sh, _assisted.sh, _blockwise.sh and _reordered.sh, with steps that only write
+"""scripts/train_drafter.sh, _blockwise.sh and _reordered.sh, with steps that only write
 down what they are told; and one of them with real steps."""
 
 import json
@@ -15,7 +15,7 @@ from support.training import ENV, SCRIPTS, cut_short
 
 from fairseq_paradec.training import checkpoints
 
-RECIPES = ("gad", "assisted", "blockwise", "reordered")
+RECIPES = ("drafter", "blockwise", "reordered")
 
 # Each makes what the real one makes last.
 STEP = """#!/usr/bin/env bash
@@ -160,8 +160,8 @@ def greedy(verifier, *arch):
 
 STEPS = [
     (
-        "gad",
-        "",
+        "drafter",
+        "--kind block",
         [
             *TEACHER,
             "distill data>out/distilled path=out/teacher",
@@ -169,19 +169,19 @@ STEPS = [
             *greedy("out/verifier"),
         ],
     ),
-    ("gad", "--verifier BASE", greedy("base.pt")),
+    ("drafter", "--kind block --verifier BASE", greedy("base.pt")),
     (
-        "gad",
-        "--teacher TEACHER:BASE --draft-on teacher",
+        "drafter",
+        "--kind block --teacher TEACHER:BASE --draft-on teacher",
         [
             "distill data>out/distilled path=teacher.pt:base.pt",
             "train out/distilled>out/verifier",
             *drafted("out/distilled", "out/verifier"),
         ],
     ),
-    ("assisted", "", ["train data>out/verifier", *greedy("out/verifier", f"{SHALLOW}=1")]),
+    ("drafter", "", ["train data>out/verifier", *greedy("out/verifier", f"{SHALLOW}=1")]),
     (
-        "assisted",
+        "drafter",
         "--verifier BASE --layers 2 --draft-on references",
         drafted("data", "base.pt", f"{SHALLOW}=2"),
     ),
@@ -277,14 +277,15 @@ def test_heads_are_taken_out_again_only_of_a_newer_model(tmp_path):
 @pytest.mark.parametrize(
     ("script", "own", "made"),
     [
-        ("gad", "--arch block_nat_fast", "out/drafter]"),
+        ("drafter", "--arch block_nat_fast", "out/drafter]"),
         ("blockwise", "--block-size 4", "out/model] "),
         ("reordered", "--arch double_token", "out/model] "),
     ],
 )
 def test_options_reach_the_steps_that_they_are_for(tmp_path, script, own, made):
     general = "--preset small --updates 7 --seed 3 --threads 2 --processes 4".split()
-    given = (*own.split(), *general, "--", "--lr", "1e-3; rm -rf $HOME")
+    kind = ("--kind", "block") if script == "drafter" else ()
+    given = (*kind, *own.split(), *general, "--", "--lr", "1e-3; rm -rf $HOME")
     for step in Recipe(tmp_path, script).steps(*given, DEVICE="cuda"):
         learns = step.startswith("train.sh") and made in step
         for option in ("[--updates] [7]", "[--lr] [1e-3; rm -rf $HOME]", words(own)):
@@ -307,7 +308,7 @@ def test_a_try_out_leaves_nothing_and_a_step_that_fails_ends_it(tmp_path, script
     assert not list((tmp_path / "tmp").iterdir())
     recipe.record.unlink()
     where = [recipe.data, "--save-dir", recipe.folder / "out"]
-    first = {"blockwise": "base", "assisted": "verifier"}.get(script, "teacher")
+    first = {"blockwise": "base", "drafter": "verifier"}.get(script, "teacher")
     result = recipe.run(*where, FAIL=f"out/{first}")
     assert result.returncode == 3 and len(recipe.record.read_text().splitlines()) == 1
     assert result.stderr.endswith(f"train_{script}: stopped by an error in paradec train\n")
@@ -316,35 +317,39 @@ def test_a_try_out_leaves_nothing_and_a_step_that_fails_ends_it(tmp_path, script
 @pytest.mark.slow
 @pytest.mark.parametrize("sent, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_step_and_the_same_command_goes_on(tmp_path, sent, status):
-    gad = Recipe(tmp_path, "gad")
-    options = [gad.data, "--save-dir", gad.folder / "out"]
-    given = {"env": gad.env(WAIT="out/verifier"), "text": True, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(gad.command(*options), **given)
-    record = gad.record
+    drafter = Recipe(tmp_path, "drafter")
+    options = [drafter.data, "--save-dir", drafter.folder / "out", "--kind", "block"]
+    given = {"env": drafter.env(WAIT="out/verifier"), "text": True, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(drafter.command(*options), **given)
+    record = drafter.record
     wait_until(lambda: record.exists() and record.read_text().endswith("waiting\n"), process)
-    other = gad.run(*options)
+    other = drafter.run(*options)
     assert other.returncode == 2
-    assert f"--save-dir: got '{gad.folder}/out', in which another process" in other.stderr
+    assert f"--save-dir: got '{drafter.folder}/out', in which another process" in other.stderr
     process.send_signal(sent)
     assert process.wait(300) == status
     with process.stderr as stream:
         assert "the same command goes on" in stream.read()
     assert "terminated" in record.read_text().splitlines()[-1]
-    assert not (gad.folder / "out" / "greedy.train").exists()
-    assert len(gad.steps()) == 7
+    assert not (drafter.folder / "out" / "greedy.train").exists()
+    assert len(drafter.steps("--kind", "block")) == 7
 
 
 MISTAKES = {
-    "gad": [
+    "drafter": [
         ("", "got 0 paths; needed: DATA"),
         ("EMPTY", "which has no validation set (valid.*.idx)"),
-        ("DATA --teacher BASE:/none.pt", "missing teacher (--teacher): /none.pt"),
-        ("DATA --teacher BASE --verifier BASE", "of which nothing would be learned"),
+        ("DATA --kind none", "--kind: got 'none'; allowed: shallow block"),
+        ("DATA --kind block --teacher BASE:/none.pt", "missing teacher (--teacher): /none.pt"),
+        ("DATA --kind block --teacher BASE --verifier BASE", "of which nothing would be learned"),
+        ("DATA --teacher BASE", "of which nothing would be learned"),
         ("DATA '--fast[$(touch x)]'", "unknown option: --fast[$(touch x)]"),
-    ],
-    "assisted": [
+        ("DATA --fast", "--fast: got it with --kind shallow; allowed: with --kind block"),
+        ("DATA --arch block_nat", "--arch: got 'block_nat' with --kind shallow; allowed: with"),
+        ("DATA --kind block --layers 2", "--layers: got '2' with --kind block; allowed: with"),
+        ("DATA --kind block --arch transformer", "--arch: got 'transformer'; allowed: a drafter's"),
         ("DATA --layers 0", "--layers: got '0'; allowed: a whole number from 1 up"),
-        ("DATA --draft-on teacher", "--draft-on: got 'teacher'; allowed: own-greedy references"),
+        ("DATA --draft-on none", "--draft-on: got 'none'; allowed: own-greedy teacher references"),
         ("DATA --verifier /none.pt", "missing verifier (--verifier): /none.pt"),
     ],
     "blockwise": [

@@ -1,4 +1,4 @@
-"""scripts/train_gad.sh with real steps, and the preset acceptance on what it makes."""
+"""scripts/train_drafter.sh with real steps, and the preset acceptance on what it makes."""
 
 import itertools
 import json
@@ -23,8 +23,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data-bin and gad, which was made in two goes: killed, and gone on with."""
     folder = tmp_path_factory.mktemp("gad") / "it's a corpus"
     data, gad = preprocess(folder), folder / "gad"
-    command = [SCRIPTS / "train_gad.sh", data, "--save-dir", gad, "--preset", "tiny", "--fast"]
-    command += ["--smoke", "--threads", "1"]
+    command = [SCRIPTS / "train_drafter.sh", data, "--save-dir", gad, "--preset", "tiny"]
+    command += ["--kind", "block", "--fast", "--smoke", "--threads", "1"]
     out = cut_short([*map(str, command)], gad / "verifier" / "checkpoint_*.pt")
     steps = re.findall(r"\[(\d)/5\] (\w+)", out)
     assert steps == [*zip("12345", ["teacher", "distilled", "verifier", "drafter", "acceptance"])]
