@@ -18,7 +18,9 @@ from . import arguments
 
 #: The recipe of each kind of drafter.
 RECIPES = {
-    BLOCK_NAT: "scripts/train_drafter.sh {data} --kind block --fast --verifier {path} --save-dir DIR",
+    BLOCK_NAT: (
+        "scripts/train_drafter.sh {data} --kind block --fast --verifier {path} --save-dir DIR"
+    ),
     TRANSFORMER: "scripts/train_drafter.sh {data} --verifier {path} --save-dir DIR",
     HEADS: "scripts/train_blockwise.sh {data} --base {path} --save-dir DIR",
 }
