@@ -20,25 +20,24 @@ from fairseq_paradec.errors import UsageError
 MODEL = str(DEMO / "model.pt")
 
 
-def rows_of(out: Path, command: str) -> list[dict[str, Any]]:
-    """The rows that a command writes, with the demo's model as its own drafter."""
-    name, *more = command.split()
-    flags = f"--path {MODEL} --drafter-path {MODEL} --decoding assisted".split()
-    assert paradec([name, str(DEMO), *flags, "--out", str(out / "t.json"), *more]) == 0
+def rows_of(out: Path, preset: str) -> list[dict[str, Any]]:
+    """The rows of a preset of ``benchmark``, with the demo's model as its own drafter."""
+    flags = f"--path {MODEL} --sweep drafter-path={MODEL} --decoder assisted --preset {preset}"
+    words = ["benchmark", str(DEMO), *flags.split(), "--sentences", "3"]
+    assert paradec([*words, "--out", str(out / "t.json")]) == 0
     rows: list[dict[str, Any]] = json.loads((out / "t.json").read_text(encoding="utf-8"))["rows"]
     return rows
 
 
 def test_commands_that_measure_it(tmp_path: Path) -> None:
     """Every value of a flag, exact as promised."""
-    swept = "--draft-confidence 0 --draft-confidence 1"
-    rows = rows_of(tmp_path, f"acceptance --subset test --sentences 3 {swept}")
+    rows = rows_of(tmp_path, "acceptance --subset test --sweep draft-confidence=0,1")
     found = [(row["decoder"], row["k"], row.get("confidence")) for row in rows]
     assert found == [("greedy", None, None), ("assisted", 12, 0.0), ("assisted", 12, 1.0)]
     assert all(row["label"].startswith("exact") for row in rows)
     assert rows[1]["passes_per_sentence"] < rows[2]["passes_per_sentence"]  # one token a draft
 
-    rows = rows_of(tmp_path, "lossless --limit 3 --batch-sizes 3")
+    rows = rows_of(tmp_path, "lossless --batch-sizes 3")
     assert [row["block"] for row in rows] == [1, 3, 5, 8, None, None, 8, 8, 8]
     trees = [f"draft_tree={size}" for size in (1, 8, 32)]
     others = ["adaptive_block=True", "draft_confidence=0.0", *trees]
