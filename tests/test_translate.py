@@ -187,7 +187,11 @@ def test_lines_enter_a_batch_that_is_written(decoding, loaded):
         assert told == [] and [one.text for one in found] == [alone[line].text for line in first]
     else:
         alone[""] = Translation("", None, "is empty")
-        assert found == [alone[line] for line in first] and rest == [] and len(told) == 2 * len(lines) - 3
+        assert (
+            found == [alone[line] for line in first]
+            and rest == []
+            and len(told) == 2 * len(lines) - 3
+        )
         assert all(one == alone[line] for line, one in told)
 
 

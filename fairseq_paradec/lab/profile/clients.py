@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -85,21 +85,31 @@ async def connect(port: int) -> Connection:
     return Connection(*await asyncio.open_connection("127.0.0.1", port))
 
 
+@contextlib.asynccontextmanager
+async def connections(port: int, count: int) -> AsyncIterator[list[Connection]]:
+    """Open connections; all in the list are closed at the end, after an error, too."""
+    opened = [await connect(port) for _ in range(count)]
+    try:
+        yield opened
+    finally:
+        for connection in opened:
+            connection.writer.close()
+
+
 async def in_turn(port: int, asked: Sequence[dict[str, str]], clients: int) -> Answered:
     """Ask by so many clients at once; each asks again when it has its answer."""
     answers, each, numbers = [""] * len(asked), [0.0] * len(asked), iter(range(len(asked)))
-    connections = [await connect(port) for _ in range(clients)]
 
     async def client(connection: Connection) -> None:
         for number in numbers:
             begin = time.perf_counter()
             answers[number] = await connection.ask(**asked[number])
             each[number] = time.perf_counter() - begin
-        connection.writer.close()
 
-    begin = time.perf_counter()
-    await asyncio.gather(*map(client, connections))
-    return Answered(time.perf_counter() - begin, answers, each)
+    async with connections(port, clients) as opened:
+        begin = time.perf_counter()
+        await asyncio.gather(*map(client, opened))
+        return Answered(time.perf_counter() - begin, answers, each)
 
 
 async def at_random(port: int, asked: Sequence[dict[str, str]], rate: float, seed: int) -> Answered:
@@ -108,36 +118,38 @@ async def at_random(port: int, asked: Sequence[dict[str, str]], rate: float, see
     A request's seconds count from the time at which it was to be sent.
     """
     answers, each, draws = [""] * len(asked), [0.0] * len(asked), random.Random(seed)
-    free = [await connect(port) for _ in range(8)]
 
-    async def client(number: int, due: float) -> None:
-        await asyncio.sleep(due - time.perf_counter())
-        connection = free.pop() if free else await connect(port)
-        answers[number] = await connection.ask(**asked[number])
-        each[number] = time.perf_counter() - due
-        free.append(connection)
+    async with connections(port, 8) as opened:
+        free = list(opened)
 
-    begin = due = time.perf_counter()
-    tasks = []
-    for number in range(len(asked)):
-        due += draws.expovariate(rate)
-        tasks.append(client(number, due))
-    await asyncio.gather(*tasks)
-    for connection in free:
-        connection.writer.close()
-    return Answered(time.perf_counter() - begin, answers, each)
+        async def client(number: int, due: float) -> None:
+            await asyncio.sleep(due - time.perf_counter())
+            if not free:
+                opened.append(await connect(port))
+                free.append(opened[-1])
+            connection = free.pop()
+            answers[number] = await connection.ask(**asked[number])
+            each[number] = time.perf_counter() - due
+            free.append(connection)
+
+        begin = due = time.perf_counter()
+        tasks = []
+        for number in range(len(asked)):
+            due += draws.expovariate(rate)
+            tasks.append(client(number, due))
+        await asyncio.gather(*tasks)
+        return Answered(time.perf_counter() - begin, answers, each)
 
 
 async def typing(port: int, asked: Sequence[dict[str, str]], drafted: bool) -> Answered:
     """Ask for texts one after another; the prediction of each is the last answer, if wanted."""
-    connection, answers = await connect(port), [""]
-    begin = time.perf_counter()
-    for body in asked:
-        more = {"prediction": answers[-1]} if drafted and " " in body["q"] else {}
-        answers.append(await connection.ask(**body, **more))
-    seconds = time.perf_counter() - begin
-    connection.writer.close()
-    return Answered(seconds, answers[1:], [])
+    answers = [""]
+    async with connections(port, 1) as (connection,):
+        begin = time.perf_counter()
+        for body in asked:
+            more = {"prediction": answers[-1]} if drafted and " " in body["q"] else {}
+            answers.append(await connection.ask(**body, **more))
+        return Answered(time.perf_counter() - begin, answers[1:], [])
 
 
 # ---- what stands beside them ---------------------------------------------------------------------
