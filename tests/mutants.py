@@ -33,7 +33,7 @@ LINKED = ("data-bin", ".venv")
 
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
-TABLE = ("test_conformance.py",)
+TABLE = ("methods/test_conformance.py",)
 
 #: Seconds after which tests are taken for some that do not end.
 LONGEST = 4 * 3600

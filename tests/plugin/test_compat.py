@@ -29,7 +29,7 @@ from fairseq_paradec.plugin import compat
 from fairseq_paradec.plugin.compat.command_line import _fill_languages
 
 WITH_PLUGIN = ("--user-dir", PLUGIN, "--cpu")
-NUMPY1 = Path(__file__).parent / "fixtures" / "numpy1.pt"
+NUMPY1 = Path(__file__).parents[1] / "fixtures" / "numpy1.pt"
 
 
 def pickled_names(path):

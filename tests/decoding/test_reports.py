@@ -4,7 +4,6 @@ import argparse
 import logging
 import subprocess
 import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -14,6 +13,7 @@ from reference.blockwise import Network, heads_of
 from reference.greedy import Rules, full_log_probs
 from support import assisted, builders
 from support.builders import Limits, batch, built, decode, lend, source_rows, tiny_drafter
+from support.commands import ROOT
 from support.exact import scored
 from support.trace_records import read
 
@@ -356,8 +356,8 @@ def test_a_report_has_one_process(tmp_path):
     path.write_text('{"schema": "fairseq_paradec.decoding"}\nkept\n')
     code = "import sys; from fairseq_paradec.records import open_report; "
     code += "file = open_report('--stats-file', sys.argv[1]); print('open', flush=True); input()"
-    command, root = [sys.executable, "-c", code, path], Path(__file__).parent.parent
-    other = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=root)
+    command = [sys.executable, "-c", code, path]
+    other = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=ROOT)
     try:
         assert other.stdout.readline() == "open\n"
         other_has = path.read_text()

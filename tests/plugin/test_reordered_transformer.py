@@ -96,7 +96,7 @@ def test_presets_are_the_papers(arch: str) -> None:
 
 def test_new_models_have_start_rows_where_starts_would_be_alike() -> None:
     """From fairseq-train's flags; an older checkpoint, without the option, keeps its symbols."""
-    data = str(Path(__file__).parents[1] / "data-bin" / "demo.en-de")
+    data = str(Path(__file__).parents[2] / "data-bin" / "demo.en-de")
     for arch, rows in (
         ("ibdecoder", "learned"),
         ("sa_transformer", "learned"),

@@ -1,6 +1,7 @@
 """A translator that runs for long, and models that come and go: memory and file handles stay.
 
-``python tests/test_long_running.py --minutes 60 --loads 1000`` is the long form of the tests.
+``PYTHONPATH=tests python tests/translator/test_long_running.py --minutes 60 --loads 1000`` is the
+long form of the tests.
 """
 
 import argparse

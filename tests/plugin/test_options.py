@@ -297,9 +297,9 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
     own["double_token_beam"] = tiny_reordered(task, "double_token")
     for name, value in FAIRSEQS.items():
         if METHODS[decoding].beams and name == "beam":
-            continue  # tests/test_beam_drafts.py
+            continue  # tests/methods/test_beam_drafts.py
         if METHODS[decoding].beam and name in ("nbest", "beam"):
-            continue  # a beam search can: tests/test_multiword_beam.py
+            continue  # a beam search can: tests/methods/test_multiword_beam.py
         if METHODS[decoding].samples and name == "sampling":
             continue
         helper = model if decoding == "assisted" else drafter

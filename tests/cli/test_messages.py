@@ -1,7 +1,7 @@
 """What each mistake says: every row of a table is provoked, and docs/messages.md shows them all.
 
-``python tests/test_messages.py`` writes the page anew. The mistakes of fairseq's own commands are
-test_mistakes.py's, spoilt model folders test_translate.py's.
+``PYTHONPATH=tests python tests/cli/test_messages.py`` writes the page anew. The mistakes of
+fairseq's own commands are test_mistakes.py's, spoilt model folders test_translate.py's.
 """
 
 import re
@@ -231,7 +231,9 @@ def test_every_message_says_what_is_wrong_and_is_on_the_page(
         assert FORM.search(message), (command, message)
         assert not NO_SENTENCE.search(message), (command, message)
         assert "Traceback" not in message and "Error" not in message, (command, message)
-    assert written == PAGE.read_text("utf-8"), "run python tests/test_messages.py"
+    assert written == PAGE.read_text("utf-8"), (
+        "run PYTHONPATH=tests python tests/cli/test_messages.py"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A model that is loaded before a fork translates after it, in the child too.
 
 Each program is a process of its own, on two threads. One that hangs is killed, with its children,
-and fails. ``python tests/test_forks.py --runs 300`` runs one of them so often beside busy
-processes, and writes ``results/forks.json``.
+and fails. ``PYTHONPATH=tests python tests/cli/test_forks.py --runs 300`` runs one of them so often
+beside busy processes, and writes ``results/forks.json``.
 """
 
 import argparse
@@ -634,7 +634,9 @@ def main() -> int:
         "fairseq's search, and compares the child's translations with its own."
     )
     made_by = machine.circumstances([])
-    made_by["command"] = f"python tests/test_forks.py --runs {args.runs} --busy {args.busy}"
+    made_by["command"] = (
+        f"PYTHONPATH=tests python tests/cli/test_forks.py --runs {args.runs} --busy {args.busy}"
+    )
     table = Table.of([row], notes=[note])
     documents.save(args.out, "Forks beside threads that have just ended a batch", table, made_by)
     print(row)

@@ -1,6 +1,6 @@
 """Files from nowhere: a spoilt one is one line, and takes little memory and time.
 
-``python tests/test_fuzz.py --minutes 60`` is the long form of the slow test.
+``PYTHONPATH=tests python tests/cli/test_fuzz.py --minutes 60`` is the long form of the slow test.
 """
 
 import argparse
