@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -94,7 +95,9 @@ class AssistantDrafter(Drafter):
             normalised=self.least > -math.inf,
             positions=self.scorer.decoder.max_positions(),
         )
-        return NativeDrafting(how, self.scorer, part.linear)
+        return NativeDrafting(
+            how, self.scorer, part.linear, partial(nan_error, self.flag, [self.scorer.model])
+        )
 
     def _counts(self, rows: Sequence[Row]) -> list[int]:
         """Return how many tokens in a row may be drafted for each row."""

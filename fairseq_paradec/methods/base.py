@@ -22,7 +22,7 @@ from ..decoding.loop import Drafter, draft_and_verify, native_form
 from ..decoding.provenance import NATIVE, TORCH, provenance
 from ..decoding.sampling import Sampling
 from ..engine.chunk import ChunkScorer
-from ..engine.native.drafts import DrafterIsNan, NativeDrafting, native_drafts
+from ..engine.native.drafts import native_drafts
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import Engine
 from ..errors import UsageError, excludes, nan_error, option_error
@@ -406,20 +406,10 @@ class ParallelDecoder(Decoder):
         if accept.known_to_library and self.sampling is None and not watched:
             drafting = native_form(drafter)
         if isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection) and drafting:
-            return self._write_natively(scorer, rows, rules, drafting)
+            return native_drafts(scorer, drafting, rows, rules, self._encode_more)
         draft_and_verify(
             self.scorer, rows, drafter, accept, rules, self.record_tokens, self.sampling
         )
-
-    def _write_natively(
-        self, scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules, drafting: NativeDrafting
-    ) -> None:
-        """Run the native loop."""
-        try:
-            native_drafts(scorer, drafting, rows, rules, self._encode_more)
-        except DrafterIsNan as error:
-            flag = "--path" if self.helper is None else "--drafter-path"
-            raise nan_error(flag, [drafting.scorer.model]) from error
 
     def _encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder."""

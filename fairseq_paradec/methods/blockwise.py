@@ -20,6 +20,7 @@ committed it: the last committed token is p_1's choice at the state that the hea
 """
 
 from collections.abc import Sequence
+from ctypes import addressof
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin, num
 from ..decoding.drafting import BlockSizes, StateDrafter
 from ..decoding.helper import check_block_size, move_to
 from ..engine.chunk import ChunkScorer
+from ..engine.native.drafts import NativeDrafting
+from ..engine.native.library import Drafted, DraftedBy
+from ..engine.native.stack import NativeHeads
 from ..engine.projection import DraftProjection
 from ..errors import UsageError, nan_error, option_error
 from ..row import Row
@@ -61,6 +65,20 @@ class HeadsDrafter(StateDrafter):
             following = self.scorer.embed(torch.tensor(last, device=self.states.device))  # B×E
         states: Tensor = self.heads(self.states, range(1, count + 1), following)
         return states
+
+    def natively(self) -> NativeDrafting | None:
+        """Describe the drafter to the native loop, unless it drafts trees or is traced."""
+        part = self.projection.part(self.scorer.projection, self.rules)
+        known = isinstance(self.heads, NativeHeads) and self.scorer.writes(part)
+        if self.traced or self.most_nodes is not None or not known:
+            return None
+        how = Drafted(
+            by=DraftedBy.HEADS,
+            most=self.sizes.most,
+            adaptive=self.sizes.adaptive,
+            heads=addressof(self.heads.structure),
+        )
+        return NativeDrafting(how, linear=part.linear, nan_error=self.nan_error)
 
     def nan_error(self) -> UsageError:
         """Return an error that names the model with the heads."""

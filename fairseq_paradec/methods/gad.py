@@ -59,7 +59,7 @@ class BlockDrafter(ModelDrafter):
             caches=scorer.caches_prefix,
             mask=scorer.mask_token,
         )
-        return NativeDrafting(how, scorer, part.linear)
+        return NativeDrafting(how, scorer, part.linear, self.nan_error)
 
     def nan_error(self) -> UsageError:
         """Return an error that names the drafter."""

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 import torch
 from support import assisted, earlier
-from support.builders import Limits, batch, lend, task_for, tiny_drafter, tiny_model
+from support.builders import (
+    Limits,
+    batch,
+    lend,
+    lend_heads,
+    task_for,
+    tiny_blockwise,
+    tiny_drafter,
+    tiny_model,
+)
 from support.exact import Decoded, watched
 
 from fairseq_paradec.decoding.loop import Drafter, Proposal, native_form, no_draft
@@ -68,6 +77,33 @@ def masked(chance: random.Random) -> dict[str, Any]:
     return flags
 
 
+def headed(chance: random.Random) -> dict[str, Any]:
+    """Flags of decoding with heads."""
+    flags: dict[str, Any] = {"decoding": "blockwise", "block_size": chance.choice([1, 2, 5])}
+    flags["adaptive_block"] = chance.choice([True, False])
+    flags["drafter_shortlist"] = chance.choice([None, 8])
+    flags["drafter_dtype"] = chance.choice([None, "int8", "bf16"])
+    return flags
+
+
+def heads_for(task: Any, variant: str, chance: random.Random) -> torch.nn.Module:
+    """Heads of any kind: random ones, or identities, which are right where a token repeats."""
+    model = tiny_blockwise(
+        task,
+        variant,
+        torch.float32,
+        block_size=5,
+        head_layer=chance.choice(["dense", "per_head"]),
+        train_first_head=chance.choice([True, False]),
+        heads_see_token=chance.choice([True, False]),
+    )
+    heads: torch.nn.Module = model.block_heads
+    with torch.no_grad():
+        heads.outer.mul_(chance.choice([0.0, 0.1, 1.0]))
+        heads.bias.mul_(0.1)
+    return heads
+
+
 class Drawn:
     """A model, a method's flags, a batch and its limits, drawn at random."""
 
@@ -82,6 +118,7 @@ class Drawn:
             drafted,
             drafted,
             masked,
+            headed,
             lambda _: {"decoding": "greedy"},
         ]
         self.flags = chance.choice(kinds)(chance)
@@ -97,6 +134,9 @@ class Drawn:
             lasting._is_generation_fast = True
         if self.flags["decoding"] in ("assisted", "gad"):
             self.flags["drafter_path"] = lend(self.task, model, drafter)
+        if self.flags["decoding"] == "blockwise":
+            heads = heads_for(self.task, variant, chance)
+            self.flags["drafter_path"] = lend_heads(self.task, model, heads)
         self.sample = batch(self.task, chance.choice(BATCHES), seed)
         self.prefix = chance.choice(PREFIXES)
         if self.flags.get("jacobi_stop") != "unchanged" and chance.random() < 0.4:
@@ -123,7 +163,7 @@ def facts(found: list[Decoded]) -> list[Any]:
     return [(one.row.tokens, one.row.scores, one.row.passes) for one in found]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(240))
 def test_the_library_does_what_the_loop_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Drawn(seed)
     monkeypatch.setattr(drafts, "AT_MOST", seed % 2 * 50)  # a call for each round, or few

@@ -10,9 +10,20 @@
 #include "write.h"
 
 // What drafts a row's next tokens; the first guesses of Jacobi decoding; its blocks.
-enum DraftedBy : int { NOTHING, TOKENS, GUESSES, MASKS };
+enum DraftedBy : int { NOTHING, TOKENS, GUESSES, MASKS, HEADS };
 enum FirstGuess : int { OF_PAD, OF_START, OF_SOURCE, OF_NGRAMS };
 enum Window : int { DOUBLING, BLOCKS, SLIDING };
+
+// Prediction heads on the verifier's states; native/stack.py.
+struct Heads {
+    const Linear* inner;         // to the hidden units of all learned heads
+    const Linear* const* outer;  // of all of them, or one of each
+    int maps;                    // of `outer`
+    int learned;                 // heads
+    int identity;                // whether head 0 is none of them
+    int seen;                    // whether they read the embedding of the token behind the state, too
+    int activation;              // of the hidden units
+};
 
 // How a batch is drafted.
 struct Drafted {
@@ -30,6 +41,7 @@ struct Drafted {
     int masks;       // of masks: how many are filled at once
     int caches;      // of masks: whether the drafter's cache keeps what is written
     int64_t mask;    // of masks: the token that is one
+    const Heads* heads;
     int64_t start;   // the decoder's first input
     int min_length, forced_length;  // see TokenRules
 };
@@ -118,7 +130,8 @@ class DraftLoop {
         row.prefix.assign(entry.prefix, entry.prefix + entry.prefix_length);
         row.given.assign(entry.given, entry.given + entry.given_length);
         row.source.assign(entry.source, entry.source + entry.source_length);
-        row.size = how.most;
+        // Heads read the state of a pass, so the first one has no draft.
+        row.size = how.by == HEADS ? 0 : how.most;
         rows.push_back(std::move(row));
         live.push_back((int)rows.size() - 1);
         return live.back();
@@ -149,7 +162,7 @@ class DraftLoop {
             const int needed = slots();
             if (needed > verifier.own->slots) return NO_ROOM;
             if (drafter.own != nullptr && needed > drafter.own->slots) return NO_ROOM;
-            if (const int problem = propose(drafter, work)) return problem;
+            if (const int problem = propose(verifier, drafter, work)) return problem;
             if (!verify(verifier, work)) return NO_WORD;
             if (commit() && until.any && !live.empty()) return ONE_ENDED;
             if (!live.empty() && std::chrono::steady_clock::now() >= end) return TIME_IS_UP;
@@ -173,6 +186,7 @@ class DraftLoop {
         int size = 0;           // of the next draft
         int read = 0, kept = 0; // of the drafter's own cache: inputs that are final; tokens in it
         Guesses guesses;
+        std::vector<float> state;  // of heads: that predicted the last token
         bool ended = false;
         int room() const { return entry.limit + 1 - (int)tokens.size(); }
     };
@@ -188,6 +202,7 @@ class DraftLoop {
     std::vector<uint8_t> bits;
     std::vector<float> scores;
     std::vector<size_t> read;  // numbers of states
+    std::vector<float> head_inputs, hidden, outputs;
 
     // The limits of one position, as TokenRules has them.
     void limit(const Row& row, int position, uint8_t& bit, int64_t& only) const {
@@ -218,7 +233,7 @@ class DraftLoop {
         return any;
     }
 
-    int propose(const Reader& drafter, Workspace& work) {
+    int propose(const Reader& verifier, const Reader& drafter, Workspace& work) {
         asked.clear();
         for (int number : live) {
             Row& row = rows[number];
@@ -233,10 +248,11 @@ class DraftLoop {
                 guess(row);
                 continue;
             }
-            if ((how.by == TOKENS || how.by == MASKS) && !row.is_given) asked.push_back(number);
+            if (how.by != NOTHING && !row.is_given) asked.push_back(number);
             score_all(row);
         }
         if (asked.empty()) return 0;
+        if (how.by == HEADS) return ask_heads(*verifier.stack, *drafter.projection, work);
         return how.by == TOKENS ? write_drafts(drafter, work) : fill_masks(drafter, work);
     }
 
@@ -353,11 +369,17 @@ class DraftLoop {
         embed(*drafter.stack, work.tokens, x);
         ::run(*drafter.stack, *drafter.own, drafter.source, x, work);
         for (size_t i = 0; i < read.size(); ++i) std::memmove(x + i * stride, x + read[i] * stride, stride * sizeof(float));
-        best.resize(read.size()), scores.resize(read.size());
+        return take_best(*drafter.projection, x, (int)stride, work);
+    }
+
+    // Draft the best tokens of states: of each row that is asked, as many as `counts` says.
+    int take_best(const Linear& projection, const float* x, int stride, Workspace& work) {
+        const size_t all = bits.size();
+        best.resize(all), scores.resize(all);
         Choices choices{};
         choices.limits = bits.data(), choices.forced = forced.data();
         choices.best = best.data(), choices.score = scores.data(), choices.count = 1;
-        choose(*drafter.projection, rules, choices, x, (int)stride, (int)read.size(), work);
+        choose(projection, rules, choices, x, stride, (int)all, work);
         const auto is_nan = [](float score) { return score != score; };
         if (std::any_of(scores.begin(), scores.end(), is_nan)) return DRAFTER_IS_NAN;
         const int64_t* filled = best.data();
@@ -368,6 +390,53 @@ class DraftLoop {
             score_all(row);
         }
         return 0;
+    }
+
+    // ---- heads on the state that predicted the last token: methods/blockwise.py ----
+
+    int ask_heads(const Stack& stack, const Linear& projection, Workspace& work) {
+        const Heads& heads = *how.heads;
+        const size_t dim = stack.dim, wide = dim + (heads.seen ? dim : 0), all = heads.learned * dim;
+        size_t kept = 0;
+        counts.clear(), bits.clear(), forced.clear(), work.tokens.clear();
+        for (int number : asked) {
+            const Row& row = rows[number];
+            const int count = std::min(row.room() - 1, row.size);
+            if (count <= 0) continue;
+            asked[kept++] = number;
+            counts.push_back(count);
+            const int length = (int)row.tokens.size();
+            work.tokens.push_back({row.tokens.back(), 0, 0, 0, 0, {}, 0});
+            for (int j = 0; j < count; ++j) {
+                bits.emplace_back(), forced.emplace_back();
+                limit(row, length + j, bits.back(), forced.back());
+            }
+        }
+        asked.resize(kept);
+        if (kept == 0) return 0;
+        float* x = grown(head_inputs, kept * wide);
+        for (size_t i = 0; i < kept; ++i) {
+            std::copy_n(rows[asked[i]].state.begin(), dim, x + i * wide);
+            if (!heads.seen) continue;
+            const float* word = stack.embedding + (size_t)work.tokens[i].word * padded(stack.dim);
+            for (size_t d = 0; d < dim; ++d) x[i * wide + dim + d] = stack.embedding_scale * word[d];
+        }
+        const int units = heads.inner->outputs;
+        float* inside = grown(hidden, kept * units);
+        multiply(*heads.inner, x, (int)wide, (int)kept, {inside, units, nullptr, (Activation)heads.activation}, work);
+        float* out = grown(outputs, kept * all);
+        for (int m = 0; m < heads.maps; ++m) {
+            multiply(*heads.outer[m], inside + m * (units / heads.maps), units, (int)kept,
+                     {out + m * (all / heads.maps), (int)all}, work);
+        }
+        float* states = grown(work.states, bits.size() * dim);
+        float* to = states;
+        for (size_t i = 0; i < kept; ++i) {
+            const float* own = out + i * all + (heads.identity ? 0 : dim);
+            const std::vector<float>& state = rows[asked[i]].state;
+            for (size_t d = 0; d < counts[i] * dim; ++d) *to++ = own[d] + state[d % dim];
+        }
+        return take_best(projection, states, (int)dim, work);
     }
 
     int cached(const Row& row) const { return how.joined ? (int)row.tokens.size() : row.kept; }
@@ -401,8 +470,27 @@ class DraftLoop {
         choices.limits = bits.data(), choices.forced = forced.data();
         choices.best = best.data(), choices.score = scores.data();
         choices.normalised = 1, choices.count = 1;
-        choose(*verifier.projection, rules, choices, x, padded(verifier.stack->dim), (int)all, work);
+        const int stride = padded(verifier.stack->dim);
+        choose(*verifier.projection, rules, choices, x, stride, (int)all, work);
+        if (how.by == HEADS) keep_states(x, stride, verifier.stack->dim);
         return true;
+    }
+
+    // How many drafted tokens the verifier predicts, too.
+    static int accepted(const Row& row, const int64_t* predicted) {
+        const int most = std::min((int)row.draft.size(), row.scored);
+        return (int)(std::mismatch(row.draft.begin(), row.draft.begin() + most, predicted).first - row.draft.begin());
+    }
+
+    // Keep each row's state behind the accepted tokens. A row that ends with a drafted </s> may have none.
+    void keep_states(const float* x, int stride, int dim) {
+        const int64_t* predicted = best.data();
+        for (int number : live) {
+            Row& row = rows[number];
+            const float* last = x + (size_t)std::min(accepted(row, predicted), row.scored - 1) * stride;
+            row.state.assign(last, last + dim);
+            predicted += row.scored, x += (size_t)row.scored * stride;
+        }
     }
 
     // Accept what the verifier predicts too, and commit; return whether a row has ended.
@@ -413,14 +501,18 @@ class DraftLoop {
         for (int number : live) {
             Row& row = rows[number];
             const int drafted = (int)row.draft.size(), scored = row.scored;
-            int accepted = 0;
-            while (accepted < std::min(drafted, scored) && row.draft[accepted] == predicted[accepted]) ++accepted;
-            int committed = std::min(accepted + 1, scored);
-            if (how.by == GUESSES && how.whole) committed = accepted == drafted ? scored : 0;
-            row.passes.insert(row.passes.end(), {(int32_t)row.tokens.size(), drafted, accepted, committed, row.is_given});
-            if (how.by == TOKENS && !row.is_given && drafted > 0) row.kept = std::min(row.kept, row.read + accepted);
+            const int right = accepted(row, predicted);
+            int committed = std::min(right + 1, scored);
+            if (how.by == GUESSES && how.whole) committed = right == drafted ? scored : 0;
+            const bool first = row.passes.empty();
+            row.passes.insert(row.passes.end(), {(int32_t)row.tokens.size(), drafted, right, committed, row.is_given});
+            if (how.by == TOKENS && !row.is_given && drafted > 0) row.kept = std::min(row.kept, row.read + right);
             row.place += committed;
-            if (how.adaptive && !row.is_given) row.size = std::min(how.most, accepted + 2);
+            if (how.by == HEADS && first) {
+                row.size = how.most;
+            } else if (how.adaptive && !row.is_given) {
+                row.size = std::min(how.most, right + 2);
+            }
             if (how.by == GUESSES) row.guesses.take(how, rules, predicted, scored, committed);
             for (int j = 0; j < committed && !row.ended; ++j) {
                 row.tokens.push_back(predicted[j]);

@@ -51,7 +51,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 9;
+constexpr int32_t VERSION = 10;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -92,8 +92,10 @@ std::string layout() {
            SIZE(Drafted) + AT(Drafted, by) + AT(Drafted, joined) + AT(Drafted, most) + AT(Drafted, adaptive) +
            AT(Drafted, least) + AT(Drafted, normalised) + AT(Drafted, positions) + AT(Drafted, window) +
            AT(Drafted, hybrid) + AT(Drafted, whole) + AT(Drafted, first) + AT(Drafted, masks) +
-           AT(Drafted, caches) + AT(Drafted, mask) + AT(Drafted, start) +
+           AT(Drafted, caches) + AT(Drafted, mask) + AT(Drafted, heads) + AT(Drafted, start) +
            AT(Drafted, min_length) + AT(Drafted, forced_length) +
+           SIZE(Heads) + AT(Heads, inner) + AT(Heads, outer) + AT(Heads, maps) + AT(Heads, learned) +
+           AT(Heads, identity) + AT(Heads, seen) + AT(Heads, activation) +
            SIZE(Entry) + AT(Entry, limit) + AT(Entry, prefix) + AT(Entry, given) + AT(Entry, source) +
            AT(Entry, prefix_length) + AT(Entry, given_length) + AT(Entry, source_length) + AT(Entry, length) +
            AT(Entry, own_row) + AT(Entry, source_row) + AT(Entry, draft_own_row) + AT(Entry, draft_source_row) +

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...errors import UsageError
 from ...records import PassRecord
 from ...row import Row
 from ...token_rules import TokenRules
@@ -19,17 +20,14 @@ from .stack import NativeMap
 AT_MOST = 50
 
 
-class DrafterIsNan(Exception):
-    """The drafter's scores are NaN."""
-
-
 class NativeDrafting(NamedTuple):
     """What drafts, as the library knows it.
 
     Attributes:
         how: its settings; those of the batch are filled in by ``NativeLoop``.
         scorer: of a model that drafts; its encoder has run, or it has joined the verifier's.
-        linear: of a model that drafts, its projection.
+        linear: of a model that drafts, its projection; of heads, the one that they draft by.
+        nan_error: makes the error for a drafter whose scores are NaN.
         length: of Jacobi decoding, of a row's first block, or where its last one ends; 0: nowhere.
         takes_more: whether sentences may enter the batch.
     """
@@ -37,6 +35,7 @@ class NativeDrafting(NamedTuple):
     how: Drafted
     scorer: Any = None
     linear: NativeMap | None = None
+    nan_error: Callable[[], UsageError] | None = None
     length: Callable[[Row], int] = lambda row: 0
     takes_more: bool = True
 
@@ -96,7 +95,7 @@ class NativeLoop:
         """Go on until all rows have ended, or one if its end is enough, or for a while.
 
         Raises:
-            DrafterIsNan: the drafter's scores are NaN.
+            UsageError: the drafter's scores are NaN.
         """
         verifier, linear = self._verifier, self._drafting.linear
         until = Until(milliseconds=AT_MOST, any=any_end)
@@ -114,7 +113,8 @@ class NativeLoop:
             for scorer in (verifier, self._drafter):
                 scorer.cache.reserve(slots)
         if status == Returned.DRAFTER_IS_NAN:
-            raise DrafterIsNan
+            assert self._drafting.nan_error is not None
+            raise self._drafting.nan_error()
         if status in (Returned.NO_MEMORY, Returned.NO_WORD):
             check_pass(status)
 

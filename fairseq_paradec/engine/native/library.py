@@ -185,9 +185,24 @@ class Drafted(ctypes.Structure):
         ("masks", c_int),
         ("caches", c_int),
         ("mask", c_int64),
+        ("heads", c_void_p),
         ("start", c_int64),
         ("min_length", c_int),
         ("forced_length", c_int),
+    ]
+
+
+class Heads(ctypes.Structure):
+    """Prediction heads on the verifier's states; see ``Heads`` in csrc/draft.h."""
+
+    _fields_ = [
+        ("inner", c_void_p),
+        ("outer", c_void_p),
+        ("maps", c_int),
+        ("learned", c_int),
+        ("identity", c_int),
+        ("seen", c_int),
+        ("activation", c_int),
     ]
 
 
@@ -243,9 +258,9 @@ class Until(ctypes.Structure):
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
 STRUCTURES = (
     *(Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting),
-    *(Drafted, Entry, Written, Reader, Until),
+    *(Drafted, Heads, Entry, Written, Reader, Until),
 )
-VERSION = 9
+VERSION = 10
 
 
 class MapOf(enum.IntEnum):
@@ -275,7 +290,7 @@ class Limit(enum.IntFlag):
 class DraftedBy(enum.IntEnum):
     """What drafts; csrc's ``DraftedBy``."""
 
-    NOTHING, TOKENS, GUESSES, MASKS = range(4)
+    NOTHING, TOKENS, GUESSES, MASKS, HEADS = range(5)
 
 
 class Window(enum.IntEnum):

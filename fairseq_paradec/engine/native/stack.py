@@ -1,5 +1,6 @@
 """Weights of an encoder or a decoder, packed for native passes."""
 
+import ctypes
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from ..known import activation_function
 from ..layers import DecoderLayer, EncoderLayer
 from ..weights import Norm
-from .library import MapOf, NormOf, NormOfStack, library
+from .library import Heads, MapOf, NormOf, NormOfStack, library
 from .shelf import Shelf
 
 #: How weights are kept: csrc's ``Form``.
@@ -106,6 +107,17 @@ class NativeHeads:
         outer = [heads.outer.flatten(0, 1)] if heads.is_dense else list(heads.outer)
         biases = [heads.bias.flatten()] if heads.is_dense else list(heads.bias)
         self.outer = [NativeMap(w, b, form) for w, b in zip(outer, biases, strict=True)]
+        self._outer = (ctypes.c_void_p * len(self.outer))(*(map.address for map in self.outer))
+        #: As the native loop reads them, for as long as this lives.
+        self.structure = Heads(
+            inner=self.inner.address,
+            outer=ctypes.addressof(self._outer),
+            maps=len(self.outer),
+            learned=self.count,
+            identity=self.first,
+            seen=self.seen > 0,
+            activation=self.activation,
+        )
 
     def __call__(
         self, states: Tensor, heads: Sequence[int], following: Tensor | None = None
