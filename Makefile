@@ -86,12 +86,12 @@ test-gpu: $(STAMP)
 	"$(VPY)" -m pytest tests/gpu --device cuda $(ARGS)
 
 # The wheel is built from the sdist. auditwheel checks which symbols of glibc and libstdc++ the
-# libraries use; libgomp is torch's, so that a process has one pool of threads.
+# libraries use.
 wheel: $(STAMP)
 	rm -rf build dist
 	"$(VPY)" -m build --no-isolation --outdir build
 	mkdir -p dist && mv build/*.tar.gz dist
-	PATH="$$(cd "$(VENV)" && pwd)/bin:$$PATH" "$(VPY)" -m auditwheel repair --exclude libgomp.so.1 \
+	PATH="$$(cd "$(VENV)" && pwd)/bin:$$PATH" "$(VPY)" -m auditwheel repair \
 	    --plat "manylinux_2_28_$$(uname -m)" --wheel-dir dist build/*.whl
 	@ls -l dist
 

@@ -2,11 +2,11 @@
 
 A fork copies the thread that forks, and no other. A lock that another thread held then, in Python,
 torch or the C library, is never free in the child, which waits for it without end. And OpenMP,
-by which torch and native passes compute, does not notice the loss of its threads: it waits for them
-where it shares work among them.
+by which torch computes, does not notice the loss of its threads: it waits for them where it shares
+work among them. Native passes make theirs anew.
 
 A thread that ends holds locks once more, after its last line of Python: MKL gives its memory back,
-and OpenMP ends the threads that worked for it, each with memory of its own. So a fork also waits
+and the threads that worked for it end, each with memory of its own. So a fork also waits
 until those that have computed are gone.
 """
 
@@ -100,10 +100,10 @@ class _Gate:
             self.interrupted = True
 
     def _see_ended_go(self) -> None:
-        """Wait until threads that have ended, and OpenMP's that worked for them, are gone.
+        """Wait until threads that have ended, and those that worked for them, are gone.
 
-        Which of the process's threads are OpenMP's cannot be known, but those that stay sleep while
-        they have no work. So nothing but Python's threads may be awake between two looks.
+        Which of the process's threads worked for others cannot be known, but those that stay sleep
+        while they have no work. So nothing but Python's threads may be awake between two looks.
         """
         if not self.ended:
             return

@@ -8,7 +8,7 @@ from ..engine.native import library
 
 def lines() -> list[str]:
     """Return the lines; the library is loaded, or built, as a decoder would do it."""
-    import torch  # it brings the libgomp that an installed library is linked to
+    import torch
 
     try:
         path = library.path()

@@ -155,17 +155,38 @@ int main() {
                         limits_of.data(), longest, ends_late.data(), nullptr,
                         passes.data(), found_of.data(), lengths_of.data(), totals_of.data(), words_of.data(), scores_of.data()};
             if (turn % 5) {
-                if (paradec_search(stack, map, &rules, &wide, &source_store, threads) != 0) return 1;
+                // Each part of a pass is a call, or all of them are.
+                const Searcher model{stack, map, &source_store};
+                const bool drafts = at_once == 1 && turn % 2 == 0;
+                std::vector<int32_t> rounds((size_t)rows * longest * 4);
+                const Drafting drafting{between(1, 5), turn % 4 == 0, rounds.data()};
+                Resumable* search = drafts ? paradec_search_drafts_new(&model, &model, &rules, &wide, &drafting)
+                                           : paradec_search_new(&model, &rules, &wide);
+                int status = TIME_IS_UP;
+                while (status == TIME_IS_UP) status = paradec_search_run(search, turn % 3 * 50, threads);
+                paradec_search_free(search);
+                if (status != ALL_ENDED) return 1;
                 for (int32_t one : found_of) if (one < 0 || one > width_of_beam) return 1;
                 for (int b = 0; b < rows; ++b) if (passes[b] < 1 || passes[b] > limits_of[b] + 1) return 1;
             }
-            // Rows that are drafted by nothing, by the model itself, by guesses, or by an earlier output.
+            // Rows that are drafted by nothing, by the model itself, by guesses, by heads, or by an earlier output.
+            const int learned = between(1, 4), units = between(1, 6), dense = turn % 2, reads = turn / 2 % 2;
+            auto weights_of = [&](int outputs, int inputs) {
+                const auto weight = numbers((size_t)outputs * inputs);
+                return paradec_map_new(weight.data(), nullptr, outputs, inputs, turn % 3);
+            };
+            Linear* inner = weights_of(learned * units, dim * (1 + reads));
+            std::vector<Linear*> outer;
+            for (int i = 0; i < (dense ? 1 : learned); ++i) outer.push_back(dense ? weights_of(learned * dim, learned * units) : weights_of(dim, units));
+            const bool identity = turn / 4 % 2;
+            const Heads heads{inner, outer.data(), (int)outer.size(), learned, identity, reads, turn % 3};
             const int limit = std::min(between(3, 12), slots - 1);  // at least the minimal length
             const int given_length = turn % 2 * 5, window = turn % 9 / 3;
             // A whole block converges where it stays, and nothing else is drafted.
             const int whole = turn % 5 == 2 && given_length == 0 && window != SLIDING;
-            const Drafted how{turn / 2 % 4, turn % 2, between(1, 6), turn % 2, -3.0f, 1, between(4, 40), window,
-                              turn % 4 ? -1 : 3, whole, turn % 4, between(6, 8), turn / 8 % 2, 3, 2, turn % 4, turn % 3};
+            const int by = turn / 2 % 5, drafts_most = by == HEADS ? learned - !identity : between(1, 6);
+            const Drafted how{by, turn % 2, drafts_most, turn % 2, -3.0f, 1, between(4, 40), window,
+                              turn % 4 ? -1 : 3, whole, turn % 4, between(6, 8), turn / 8 % 2, 3, &heads, 2, turn % 4, turn % 3};
             DraftLoop* loop = paradec_drafts_new(&how, &rules);
             const Reader reader{stack, map, &own_store, source};
             const Until until{turn % 2 * 50, turn % 3 == 0};
@@ -184,6 +205,8 @@ int main() {
                 if (status == ALL_ENDED && (!text.ended || text.length > limit + 1 || text.tokens[text.length - 1] != 2)) return 1;
             }
             paradec_drafts_free(loop);
+            paradec_map_free(inner);
+            for (Linear* map_of_head : outer) paradec_map_free(map_of_head);
             tokens[0] = turn % 2 ? words : -1;
             chunk.counts = nullptr;
             if (paradec_pass(stack, &chunk, &own_store, source, states.data(), threads) != 2) return 1;

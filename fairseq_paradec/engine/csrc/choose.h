@@ -134,6 +134,17 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
     to.score[i] = y[to.best[i]] - offset;
 }
 
+// The choices of positions from the i-th on.
+inline Choices behind(Choices choices, size_t i) {
+    const auto move = [](auto*& pointer, size_t by) {
+        if (pointer != nullptr) pointer += by;
+    };
+    move(choices.limits, i), move(choices.forced, i), move(choices.drafted, i);
+    move(choices.best, i * choices.count), move(choices.score, i * choices.count);
+    move(choices.drafted_score, i), move(choices.drafted_rank, i);
+    return choices;
+}
+
 // Project N hidden states, rows of `stride` numbers, and choose at each.
 inline void choose(const Linear& projection, const Rules& rules, const Choices& to, const float* hidden,
                    int stride, int rows, Workspace& work) {
@@ -144,7 +155,7 @@ inline void choose(const Linear& projection, const Rules& rules, const Choices& 
     for (int first = 0; first < rows; first += most) {
         const int count = std::min(most, rows - first);
         multiply(projection, hidden + (size_t)first * stride, stride, count, {scores, width}, work);
-        for_each(work.threads, count, (long)count * width > SERIAL / 4, [&](int i) {
+        for_each(work.threads, count, (long)count * width > SERIAL / 4, [&](int i, int) {
             float* y = scores + (size_t)i * width;
             std::fill(y + outputs, y + width, -INFINITY);
             choose_one(rules, to, first + i, y, outputs, width);

@@ -4,7 +4,6 @@
 // that somebody waits for, or after a while: between two calls rows may enter, and Ctrl-C is noticed.
 #pragma once
 
-#include <chrono>
 #include <unordered_map>
 
 #include "write.h"
@@ -77,9 +76,6 @@ struct Until {
     int any;           // whether one row's end is enough
 };
 
-// Why a call has returned.
-enum Returned : int { ALL_ENDED, NO_MEMORY, NO_WORD, NO_ROOM, ONE_ENDED, TIME_IS_UP, DRAFTER_IS_NAN };
-
 // The last predictions, as guesses of what follows; decoding/guesses.py.
 class Guesses {
    public:
@@ -133,8 +129,8 @@ class DraftLoop {
         // Heads read the state of a pass, so the first one has no draft.
         row.size = how.by == HEADS ? 0 : how.most;
         rows.push_back(std::move(row));
-        live.push_back((int)rows.size() - 1);
-        return live.back();
+        entering.push_back((int)rows.size() - 1);
+        return entering.back();
     }
 
     Written written(int number) const {
@@ -143,7 +139,7 @@ class DraftLoop {
                 (int)row.passes.size() / PASS, row.ended};
     }
 
-    // The slots that a row needs at most in the next round.
+    // The slots that a row needs at most in this round.
     int slots() const {
         int most = 0;
         for (int number : live) {
@@ -157,21 +153,25 @@ class DraftLoop {
     }
 
     int run(const Reader& verifier, const Reader& drafter, const Until& until, Workspace& work) {
-        const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(until.milliseconds);
-        while (!live.empty()) {
-            const int needed = slots();
-            if (needed > verifier.own->slots) return NO_ROOM;
-            if (drafter.own != nullptr && needed > drafter.own->slots) return NO_ROOM;
-            if (const int problem = propose(verifier, drafter, work)) return problem;
-            if (!verify(verifier, work)) return NO_WORD;
-            if (commit() && until.any && !live.empty()) return ONE_ENDED;
-            if (!live.empty() && std::chrono::steady_clock::now() >= end) return TIME_IS_UP;
+        const Deadline deadline(until.milliseconds);
+        while (true) {
+            if (stage == BEFORE) {
+                live.insert(live.end(), entering.begin(), entering.end());
+                entering.clear();
+                if (live.empty()) return ALL_ENDED;
+                const int needed = slots();
+                if (needed > verifier.own->slots) return NO_ROOM;
+                if (drafter.own != nullptr && needed > drafter.own->slots) return NO_ROOM;
+            }
+            const int returned = go_on(verifier, drafter, work);
+            if (returned != 0 && (returned != ONE_ENDED || (until.any && !live.empty()))) return returned;
+            if (!live.empty() && deadline.is_over()) return TIME_IS_UP;
         }
-        return ALL_ENDED;
     }
 
    private:
     static constexpr int PASS = 5;
+    enum Stage { BEFORE, DRAFTING, VERIFYING };  // of a round
 
     struct Row {
         Entry entry;
@@ -194,15 +194,40 @@ class DraftLoop {
     Drafted how;
     Rules rules;
     std::vector<Row> rows;
-    std::vector<int> live;
+    Stage stage = BEFORE;
+    std::vector<int> live, entering;
     std::vector<int> asked;  // rows whose drafts the drafter writes
     // Of all rows that a call reads, one after the other.
     std::vector<int64_t> inputs, forced, best;
+    int most_written = 0;  // of a draft
     std::vector<int32_t> counts, starts, own_rows, source_rows, most, written_counts;
     std::vector<uint8_t> bits;
     std::vector<float> scores;
     std::vector<size_t> read;  // numbers of states
-    std::vector<float> head_inputs, hidden, outputs;
+    std::vector<float> head_inputs, hidden, outputs, states;
+    Writer writer;
+    Reading reading;
+
+    // Go on with the round; return what ends the call, or 0.
+    int go_on(const Reader& verifier, const Reader& drafter, Workspace& work) {
+        if (stage == BEFORE) {
+            if (const int problem = propose(verifier, drafter, work)) return problem;
+            stage = DRAFTING;
+            if (how.by == TOKENS && !asked.empty()) return 0;
+        } else if (stage == DRAFTING) {
+            const bool knows = writer.step(*drafter.stack, *drafter.projection, rules, *drafter.own, drafter.source, work);
+            if (!knows) return NO_WORD;
+            if (!writer.is_done()) return 0;
+            if (const int problem = take_written()) return problem;
+        } else {
+            verify(verifier, work);
+            if (!reading.is_done()) return 0;
+            stage = BEFORE;
+            return commit() ? ONE_ENDED : 0;
+        }
+        stage = VERIFYING;
+        return list_positions(*verifier.stack) ? 0 : NO_WORD;
+    }
 
     // The limits of one position, as TokenRules has them.
     void limit(const Row& row, int position, uint8_t& bit, int64_t& only) const {
@@ -253,7 +278,9 @@ class DraftLoop {
         }
         if (asked.empty()) return 0;
         if (how.by == HEADS) return ask_heads(*verifier.stack, *drafter.projection, work);
-        return how.by == TOKENS ? write_drafts(drafter, work) : fill_masks(drafter, work);
+        if (how.by == MASKS) return fill_masks(drafter, work);
+        begin_to_write();
+        return 0;
     }
 
     // With a position behind the draft, but not behind </s>.
@@ -288,7 +315,7 @@ class DraftLoop {
 
     // ---- a Transformer, token by token: decoding/assistant.py ----
 
-    int write_drafts(const Reader& drafter, Workspace& work) {
+    void begin_to_write() {
         size_t kept = 0;
         int width = 0, longest = 0;
         most.clear();
@@ -303,7 +330,8 @@ class DraftLoop {
             width = std::max(width, 1 + length - cached(row));
         }
         asked.resize(kept);
-        if (asked.empty()) return 0;
+        if (asked.empty()) return;
+        most_written = longest;
         const size_t all = asked.size() * longest;
         inputs.assign(asked.size() * width, rules.pad);
         counts.clear(), starts.clear(), own_rows.clear(), source_rows.clear();
@@ -324,10 +352,13 @@ class DraftLoop {
         chunk.starts = starts.data(), chunk.own_rows = own_rows.data(), chunk.source_rows = source_rows.data();
         const Writing to{most.data(), longest, how.least, how.normalised, bits.data(), forced.data(),
                          best.data(), scores.data(), written_counts.data()};
-        if (!write(*drafter.stack, *drafter.projection, rules, to, chunk, *drafter.own, drafter.source, work)) return NO_WORD;
+        writer.begin(to, chunk);
+    }
+
+    int take_written() {
         for (size_t i = 0; i < asked.size(); ++i) {
             Row& row = rows[asked[i]];
-            const size_t from = i * longest, until = from + written_counts[i];
+            const size_t from = i * most_written, until = from + written_counts[i];
             const auto is_nan = [](float score) { return score != score; };
             if (std::any_of(scores.begin() + from, scores.begin() + until, is_nan)) return DRAFTER_IS_NAN;
             row.draft.assign(best.begin() + from, best.begin() + until);
@@ -446,34 +477,36 @@ class DraftLoop {
 
     // ---- one pass over all rows, and what is accepted ----
 
-    bool verify(const Reader& verifier, Workspace& work) {
-        size_t all = 0;
-        work.tokens.clear();
-        for (int number : live) all += rows[number].scored;
-        bits.resize(all), forced.resize(all), best.resize(all), scores.resize(all);
+    // False: a token is outside the vocabulary.
+    bool list_positions(const Stack& stack) {
+        reading.clear(), bits.clear(), forced.clear();
         for (int number : live) {
             const Row& row = rows[number];
             const int length = (int)row.tokens.size();
             for (int j = 0; j < row.scored; ++j) {
-                const size_t at = work.tokens.size();
                 const int64_t word = j == 0 ? input(row, length) : row.draft[j - 1];
-                if (word < 0 || word >= verifier.stack->vocabulary) return false;
-                const int place = length + j;
-                work.tokens.push_back({word, row.entry.own_row, row.entry.source_row, place, place, {place + 1}, at});
-                limit(row, place, bits[at], forced[at]);
+                if (word < 0 || word >= stack.vocabulary) return false;
+                const int place = length + j, own = row.entry.own_row, source = row.entry.source_row;
+                reading.tokens.push_back({word, own, source, place, place, {place + 1}, reading.tokens.size()});
+                bits.emplace_back(), forced.emplace_back();
+                limit(row, place, bits.back(), forced.back());
             }
         }
-        float* x = grown(work.states, all * padded(verifier.stack->dim));
-        embed(*verifier.stack, work.tokens, x);
-        ::run(*verifier.stack, *verifier.own, verifier.source, x, work);
+        best.resize(bits.size()), scores.resize(bits.size());
+        return true;
+    }
+
+    void verify(const Reader& verifier, Workspace& work) {
         Choices choices{};
         choices.limits = bits.data(), choices.forced = forced.data();
         choices.best = best.data(), choices.score = scores.data();
         choices.normalised = 1, choices.count = 1;
-        const int stride = padded(verifier.stack->dim);
-        choose(*verifier.projection, rules, choices, x, stride, (int)all, work);
-        if (how.by == HEADS) keep_states(x, stride, verifier.stack->dim);
-        return true;
+        const size_t first = reading.done, stride = padded(verifier.stack->dim);
+        const float* x = read_part(*verifier.stack, *verifier.projection, rules, choices, *verifier.own, verifier.source, reading, work);
+        if (how.by != HEADS) return;
+        states.resize(bits.size() * stride);
+        std::copy_n(x, (reading.done - first) * stride, states.begin() + first * stride);
+        if (reading.is_done()) keep_states((int)stride, verifier.stack->dim);
     }
 
     // How many drafted tokens the verifier predicts, too.
@@ -483,8 +516,9 @@ class DraftLoop {
     }
 
     // Keep each row's state behind the accepted tokens. A row that ends with a drafted </s> may have none.
-    void keep_states(const float* x, int stride, int dim) {
+    void keep_states(int stride, int dim) {
         const int64_t* predicted = best.data();
+        const float* x = states.data();
         for (int number : live) {
             Row& row = rows[number];
             const float* last = x + (size_t)std::min(accepted(row, predicted), row.scored - 1) * stride;

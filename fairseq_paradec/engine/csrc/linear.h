@@ -12,13 +12,13 @@
 // are fp32; of int8 and int4 on x86 with AVX2 or more int32.
 #pragma once
 
-#include <omp.h>
 
 #include <cstdlib>
 #include <memory>
 #include <type_traits>
 #include <vector>
 
+#include "pool.h"
 #include "tiles.h"
 
 #if defined(__AVX2__)
@@ -592,36 +592,26 @@ inline void multiply_tiles(const Linear& map, int panel, const Inputs& in, const
 }
 #endif
 
-// Least number of multiplications for a second thread.
-constexpr long SERIAL = 100000;
-
-// Call `task(i)` for 0 <= i < count, on several threads if the work is large enough.
-template <class Task>
-inline void for_each(int threads, int count, bool pays, const Task& task) {
-    if (!pays || threads == 1) {
-        for (int i = 0; i < count; ++i) task(i);
-        return;
-    }
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int i = 0; i < count; ++i) task(i);
-}
+// Least number of multiplications for a second thread; the tests share less, too.
+#ifndef SERIAL_WORK
+#define SERIAL_WORK 100000
+#endif
+constexpr long SERIAL = SERIAL_WORK;
 
 inline void product(const Linear& map, const Inputs& in, const Output& out, int threads) {
     const long work = (long)map.width() * map.inputs * in.rows;
 #if TILES
     if (in.height > 0) {
-        const auto some = [&](int first, int end) {
+        const int parts = work > SERIAL ? threads : 1;
+        for_each(threads, parts, parts > 1, [&](int part, int) {
             const Tiles tiles(in.height);  // each thread has its own
-            for (int panel = first; panel < end; ++panel) multiply_tiles(map, panel, in, out);
-        };
-        const int parts = work > SERIAL ? std::min(threads, map.panels) : 1;
-        for_each(parts, parts, parts > 1, [&](int part) {
-            some((int)((long)map.panels * part / parts), (int)((long)map.panels * (part + 1) / parts));
+            const int end = (int)((long)map.panels * (part + 1) / parts);
+            for (int panel = (int)((long)map.panels * part / parts); panel < end; ++panel) multiply_tiles(map, panel, in, out);
         });
         return;
     }
 #endif
-    for_each(threads, map.panels, work > SERIAL, [&](int panel) {
+    for_each(threads, map.panels, work > SERIAL, [&](int panel, int) {
         for (size_t b = 0; b + 1 < in.first.size(); ++b) {
             switch (in.first[b + 1] - in.first[b]) {
                 case 1: multiply_block<1>(map, panel, in, b, out); break;

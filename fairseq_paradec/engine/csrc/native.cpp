@@ -24,8 +24,7 @@ namespace {
 
 thread_local Workspace work;
 
-// The calling thread's workspace. OpenMP's number of threads belongs to the calling thread and is all
-// cores in a new one, so every call passes its own.
+// The calling thread's workspace; every call says on how many threads it may compute.
 Workspace& working(int threads) {
     work.threads = threads;
     return work;
@@ -88,6 +87,7 @@ std::string layout() {
            AT(Search, words_a_step) + AT(Search, pairs) + AT(Search, starts) + AT(Search, divisors) +
            AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
            AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores) +
+           SIZE(Searcher) + AT(Searcher, stack) + AT(Searcher, projection) + AT(Searcher, source) +
            SIZE(Drafting) + AT(Drafting, depth) + AT(Drafting, joined) + AT(Drafting, rounds) +
            SIZE(Drafted) + AT(Drafted, by) + AT(Drafted, joined) + AT(Drafted, most) + AT(Drafted, adaptive) +
            AT(Drafted, least) + AT(Drafted, normalised) + AT(Drafted, positions) + AT(Drafted, window) +
@@ -276,23 +276,31 @@ API int paradec_extend(const Step* step, const Extended* ended, const Extended* 
     return 1;
 }
 
-// Search a batch whose source has been put. Returns 2 if a word has no vector.
-API int paradec_search(const Stack* stack, const Linear* projection, const Rules* rules, const Search* to,
-                       const Store* source, int threads) try {
-    return search(*stack, *projection, *rules, *to, *source, working(threads)) ? 0 : 2;
+// Search a batch whose source has been put; null if memory is short.
+API Resumable* paradec_search_new(const Searcher* model, const Rules* rules, const Search* to) try {
+    return new BeamSearch(*model, *rules, *to, work);
 } catch (const std::bad_alloc&) {
-    return 1;
+    return nullptr;
 }
 
-// Search a batch with drafts by a second model, or by other weights of the first (`joined`); `draft_source`: the
-// drafter's. Returns 2 as paradec_search does.
-API int paradec_search_drafts(const Stack* stack, const Linear* projection, const Store* source, const Stack* draft_stack,
-                              const Linear* draft_projection, const Store* draft_source, const Rules* rules,
-                              const Search* to, const Drafting* how, int threads) try {
-    const Searcher verifier{stack, projection, source}, drafter{draft_stack, draft_projection, draft_source};
-    return DraftedSearch(verifier, drafter, *rules, *to, *how, working(threads)).run() ? 0 : 2;
+// Search with drafts by a second model, or by other weights of the first (`joined`).
+API Resumable* paradec_search_drafts_new(const Searcher* verifier, const Searcher* drafter, const Rules* rules,
+                                         const Search* to, const Drafting* how) try {
+    return new DraftedSearch(*verifier, *drafter, *rules, *to, *how);
 } catch (const std::bad_alloc&) {
-    return 1;
+    return nullptr;
+}
+
+// Go on until the search has ended, or for a while; see `Returned`.
+API int paradec_search_run(Resumable* search, int milliseconds, int threads) try {
+    return search->run(Deadline(milliseconds), working(threads));
+} catch (const std::bad_alloc&) {
+    return NO_MEMORY;
+}
+
+API void paradec_search_free(Resumable* search) {
+    search->give_back(work);
+    delete search;
 }
 
 // Decode a batch by drafts; see DraftLoop.

@@ -1,11 +1,11 @@
-// Beam search of a whole batch, one word or several a step, without a return to the caller.
+// Beam search of a whole batch, one word or several a step, in calls that go on where the last one returned.
 //
 // All hypotheses of a sentence lie in one row of the cache, as paths through its slots: what they have
 // in common lies there once, and a step copies nothing. A slot that no hypothesis goes through is free.
 #pragma once
 
 #include "beam.h"
-#include "choose.h"
+#include "resume.h"
 
 // What is searched, and what is found; tables of positions have `most` of them, more than any limit.
 struct Search {
@@ -87,77 +87,133 @@ inline void finish(const Search& to, const Tree& tree, const Extended& ended, si
     }
 }
 
-// Search; the source has been put. False: a word is outside the vocabulary.
-inline bool search(const Stack& stack, const Linear& projection, const Rules& rules, const Search& to,
-                   const Store& source, Workspace& work) {
-    const int B = to.beam, K = to.candidates, z = to.words_a_step, stride = padded(stack.dim);
-    const size_t layers = stack.layers.size(), wide = (size_t)stack.heads * stack.head_size;
-    std::fill(to.passes, to.passes + to.sentences, 0);
-    std::fill(to.counts, to.counts + to.sentences, 0);
-    std::vector<Tree> live(to.sentences);
-    // The rows get more slots when one of them is full.
-    int slots = std::min(2 * B * z + 32, B * to.most);
-    Room keys, values;
-    std::swap(keys, work.keys), std::swap(values, work.values);
-    const auto make = [&](int count) {
-        const size_t room = layers * to.sentences * wide * count;
-        return Store{keys.of(room), values.of(room), (int)layers, to.sentences, count, nullptr};
-    };
-    Store own = make(slots);
-    for (int s = 0; s < to.sentences; ++s) {
-        live[s].sentence = s;
-        live[s].paths.resize(1);
-        live[s].totals = {0};
-        live[s].words.resize(slots), live[s].scores.resize(slots);
-        for (int i = 0; i < z; ++i) live[s].paths[0].push_back(i), live[s].words[i] = to.starts[i];
+// A model with the batch's source, which has been put.
+struct Searcher {
+    const Stack* stack;
+    const Linear* projection;
+    const Store* source;
+};
+
+// A search that returns after a while, and goes on in the next call.
+class Resumable {
+   public:
+    virtual ~Resumable() = default;
+
+    int run(const Deadline& deadline, Workspace& work) {
+        while (!is_done()) {
+            if (!go_on(work)) return NO_WORD;
+            if (!is_done() && deadline.is_over()) return TIME_IS_UP;
+        }
+        return ALL_ENDED;
     }
+
+    // Let the thread keep memory for its next search.
+    virtual void give_back(Workspace&) {}
+
+   protected:
+    virtual bool is_done() const = 0;
+    // Read a part of a pass, and do what follows it. False: a word is outside a vocabulary.
+    virtual bool go_on(Workspace& work) = 0;
+};
+
+class BeamSearch : public Resumable {
+   public:
+    BeamSearch(const Searcher& model, const Rules& rules, const Search& to, Workspace& work)
+        : model(model), rules(rules), to(to), live(to.sentences) {
+        std::fill(to.passes, to.passes + to.sentences, 0);
+        std::fill(to.counts, to.counts + to.sentences, 0);
+        // The rows get more slots when one of them is full.
+        slots = std::min(2 * to.beam * to.words_a_step + 32, to.beam * to.most);
+        std::swap(keys, work.keys), std::swap(values, work.values);
+        own = make(slots);
+        for (int s = 0; s < to.sentences; ++s) {
+            live[s].sentence = s;
+            live[s].paths.resize(1);
+            live[s].totals = {0};
+            live[s].words.resize(slots), live[s].scores.resize(slots);
+            for (int i = 0; i < to.words_a_step; ++i) live[s].paths[0].push_back(i), live[s].words[i] = to.starts[i];
+        }
+    }
+
+    void give_back(Workspace& work) override { std::swap(keys, work.keys), std::swap(values, work.values); }
+
+   protected:
+    bool is_done() const override { return live.empty(); }
+
+    bool go_on(Workspace& work) override {
+        if (reading.is_done() && !list_words()) return false;
+        read_part(*model.stack, *model.projection, rules, choices(), own, model.source, reading, work);
+        if (reading.is_done()) extend_beams();
+        return true;
+    }
+
+   private:
+    const Searcher model;
+    const Rules rules;
+    const Search to;
+    std::vector<Tree> live;
+    int step = 0, slots = 0;
+    Room keys, values;
+    Store own{};
+    Reading reading;
     std::vector<int64_t> best, ends, forced, parents, ended_words, alive_words;
     std::vector<float> totals, scores, end_scores, ended_scores, alive_scores;
     std::vector<float> ended_word_scores, alive_word_scores;
     std::vector<uint8_t> bits;
-    for (int t = 0; !live.empty(); ++t) {
-        // 1. One pass reads the last words of every hypothesis; all of them see each other.
-        const int S = (int)live.size(), W = (int)live[0].paths.size(), rows = S * W * z;
-        work.tokens.clear();
+
+    Store make(int count) {
+        const Stack& stack = *model.stack;
+        const size_t layers = stack.layers.size(), room = layers * to.sentences * stack.heads * stack.head_size * count;
+        return {keys.of(room), values.of(room), (int)layers, to.sentences, count, nullptr};
+    }
+
+    // One pass reads the last words of every hypothesis; all of them see each other.
+    bool list_words() {
+        const int z = to.words_a_step;
+        reading.clear(), reading.together = z, totals.clear(), bits.clear(), forced.clear();
         for (const Tree& tree : live) {
+            totals.insert(totals.end(), tree.totals.begin(), tree.totals.end());
             for (const auto& path : tree.paths) {
                 const Seen seen{0, nullptr, path.data(), (int)path.size()};
-                for (int i = t * z; i < (t + 1) * z; ++i) {
+                for (int i = step * z; i < (step + 1) * z; ++i) {
                     const int64_t word = tree.words[path[i]];
-                    if (word < 0 || word >= stack.vocabulary) return false;
-                    work.tokens.push_back({word, tree.sentence, tree.sentence, path[i], i, seen, work.tokens.size()});
+                    if (word < 0 || word >= model.stack->vocabulary) return false;
+                    reading.tokens.push_back({word, tree.sentence, tree.sentence, path[i], i, seen, reading.tokens.size()});
+                    const size_t at = (size_t)tree.sentence * to.most + i;
+                    bits.push_back(to.bits == nullptr ? 0 : to.bits[at]);
+                    forced.push_back(to.forced == nullptr ? rules.pad : to.forced[at]);
                 }
             }
         }
-        float* x = grown(work.states, (size_t)rows * stride);
-        embed(stack, work.tokens, x);
-        run(stack, own, &source, x, work);
-        // 2. Of each, the words that it may go on with, and </s>.
-        best.resize((size_t)rows * K), scores.resize((size_t)rows * K), end_scores.resize(rows), totals.clear();
-        ends.assign(rows, rules.end), bits.assign(rows, 0), forced.assign(rows, rules.pad);
-        for (int i = 0; i < rows; ++i) {
-            const size_t at = (size_t)live[i / (W * z)].sentence * to.most + t * z + i % z;
-            if (to.bits != nullptr) bits[i] = to.bits[at];
-            if (to.forced != nullptr) forced[i] = to.forced[at];
-        }
-        for (const Tree& tree : live) totals.insert(totals.end(), tree.totals.begin(), tree.totals.end());
+        const size_t rows = reading.tokens.size();
+        best.resize(rows * to.candidates), scores.resize(rows * to.candidates), end_scores.resize(rows);
+        ends.assign(rows, rules.end);
+        return true;
+    }
+
+    // Of each, the words that it may go on with, and </s>.
+    Choices choices() {
         Choices choices{};
         choices.limits = bits.data(), choices.forced = forced.data(), choices.drafted = ends.data();
         choices.best = best.data(), choices.score = scores.data(), choices.drafted_score = end_scores.data();
-        choices.normalised = 1, choices.count = K;
-        choose(projection, rules, choices, x, stride, rows, work);
-        // 3. The best continuations.
-        Step step{S, W, z, K, B, 0, rules.end, totals.data(), best.data(), scores.data(), end_scores.data(), to.pairs};
-        const auto [ends_of, kept] = counts_of(step);
-        step.kept = kept;
+        choices.normalised = 1, choices.count = to.candidates;
+        return choices;
+    }
+
+    void extend_beams() {
+        const int B = to.beam, z = to.words_a_step, S = (int)live.size(), W = (int)live[0].paths.size();
+        // 1. The best continuations.
+        Step next{S, W, z, to.candidates, B, 0, rules.end, totals.data(), best.data(), scores.data(), end_scores.data(), to.pairs};
+        const auto [ends_of, kept] = counts_of(next);
+        next.kept = kept;
         const size_t most = (size_t)S * (ends_of + kept);
         parents.resize(most), ended_words.resize(most * z), alive_words.resize(most * z);
         ended_scores.resize(most), alive_scores.resize(most);
         ended_word_scores.resize(most * z), alive_word_scores.resize(most * z);
         const Extended ended{ended_scores.data(), parents.data(), ended_words.data(), ended_word_scores.data()};
         const Extended alive{alive_scores.data(), parents.data() + (size_t)S * ends_of, alive_words.data(), alive_word_scores.data()};
-        extend(step, ended, alive);
-        // 4. Ended hypotheses leave their beams, and sentences that have enough leave the batch.
+        extend(next, ended, alive);
+        // 2. Ended hypotheses leave their beams, and sentences that have enough leave the batch.
         size_t stay = 0;
         for (int s = 0; s < S; ++s) {
             Tree& tree = live[s];
@@ -165,15 +221,9 @@ inline bool search(const Stack& stack, const Linear& projection, const Rules& ru
             ++to.passes[tree.sentence];
             finish(to, tree, ended, (size_t)s * ends_of, ends_of, rules.end);
             const bool lives = std::any_of(alive.scores + first, alive.scores + first + kept, [](float v) { return std::isfinite(v); });
-            if (to.counts[tree.sentence] == B || (t + 1) * z > to.limits[tree.sentence] || !lives) continue;
+            if (to.counts[tree.sentence] == B || (step + 1) * z > to.limits[tree.sentence] || !lives) continue;
             while (!tree.grow(alive.parents + first, alive.words + first * z, alive.word_scores + first * z, kept, z)) {
-                if (slots == (int)tree.words.size()) {
-                    const Store before = own;
-                    Room old_keys, old_values;
-                    std::swap(keys, old_keys), std::swap(values, old_values);
-                    own = make(slots *= 2);
-                    copy_store(stack, own, before);
-                }
+                if (slots == (int)tree.words.size()) add_slots();
                 tree.words.resize(slots), tree.scores.resize(slots);
             }
             tree.totals.assign(alive.scores + first, alive.scores + first + kept);
@@ -181,7 +231,14 @@ inline bool search(const Stack& stack, const Linear& projection, const Rules& ru
             ++stay;
         }
         live.resize(stay);
+        ++step;
     }
-    std::swap(keys, work.keys), std::swap(values, work.values);
-    return true;
-}
+
+    void add_slots() {
+        const Store before = own;
+        Room old_keys, old_values;
+        std::swap(keys, old_keys), std::swap(values, old_values);
+        own = make(slots *= 2);
+        copy_store(*model.stack, own, before);
+    }
+};

@@ -1,4 +1,5 @@
-// Beam search whose next steps are drafted and verified in one pass: decoding/beam_drafts.py, in one call.
+// Beam search whose next steps are drafted and verified in one pass: decoding/beam_drafts.py, in calls that go on
+// where the last one returned.
 //
 // The hypotheses of a sentence are paths of one tree. Its nodes lie in one row of a model's cache, in any slots.
 #pragma once
@@ -12,13 +13,6 @@ struct Drafting {
     int depth;        // steps of a draft, at most
     int joined;       // whether the drafter writes into the verifier's cache
     int32_t* rounds;  // sentences x most x 4: steps before a pass, drafted, taken; nodes that it read
-};
-
-// A model with the batch's source.
-struct Searcher {
-    const Stack* stack;
-    const Linear* projection;
-    const Store* source;
 };
 
 // The words that hypotheses may go on with behind nodes.
@@ -65,11 +59,11 @@ struct Slots {
     std::vector<std::vector<int32_t>> of, free;
 };
 
-class DraftedSearch {
+class DraftedSearch : public Resumable {
    public:
     DraftedSearch(const Searcher& verifier, const Searcher& drafter, const Rules& rules, const Search& to,
-                  const Drafting& how, Workspace& work)
-        : verifier(verifier), drafter(drafter), rules(rules), to(to), how(how), work(work),
+                  const Drafting& how)
+        : verifier(verifier), drafter(drafter), rules(rules), to(to), how(how),
           trees(to.sentences), live(to.sentences), wanted(to.sentences) {
         std::fill(to.passes, to.passes + to.sentences, 0);
         std::fill(to.counts, to.counts + to.sentences, 0);
@@ -86,34 +80,57 @@ class DraftedSearch {
         if (!how.joined) grow(DRAFTER, first);
     }
 
-    // False: a word is outside a vocabulary.
-    bool run() {
-        while (std::any_of(live.begin(), live.end(), [](const Live& one) { return !one.ends; })) {
-            if (!round()) return false;
+   protected:
+    bool is_done() const override {
+        return std::all_of(live.begin(), live.end(), [](const Live& beam) { return beam.ends; });
+    }
+
+    bool go_on(Workspace& work) override {
+        if (ahead.empty()) {
+            begin_round();
+            return list_level();
         }
-        return true;
+        if (!reading.is_done()) {
+            const Store& own = slots[place(reader)].store;
+            read_part(*model(reader).stack, *model(reader).projection, rules, choices(), own, model(reader).source, reading, work);
+            if (!reading.is_done()) return true;
+            keep_words();
+        }
+        if (reader == VERIFIER) {
+            replay();
+            begin_round();
+        } else {
+            for (int s = 0; s < to.sentences; ++s) {
+                if (!ahead[s].ends) step(s, ahead[s], false);
+            }
+            ++level;
+        }
+        return list_level();
     }
 
    private:
     enum Model { VERIFIER, DRAFTER };
 
-    const Searcher &verifier, &drafter;
-    const Rules& rules;
-    const Search& to;
-    const Drafting& how;
-    Workspace& work;
+    const Searcher verifier, drafter;
+    const Rules rules;
+    const Search to;
+    const Drafting how;
+    Model reader = DRAFTER;  // of the pass that is read
+    int level = 0;           // steps of the draft
+    Reading reading;
     std::vector<Branching> trees;
-    std::vector<Live> live;
-    std::vector<std::vector<int>> wanted;  // nodes that a pass reads
+    std::vector<Live> live, ahead;                 // ahead: behind the draft; none before the first round
+    std::vector<std::vector<int>> wanted, unread;  // nodes that a pass reads, and those of the round
     Slots slots[2];
     Room keys[2], values[2];
-    std::vector<std::pair<int, int>> read;  // sentence and node
+    std::vector<std::pair<int, int>> read;  // of each that a pass reads, sentence and node
     std::vector<int32_t> paths;
     std::vector<int64_t> best, ends, forced, parents, next;
     std::vector<float> scores, end_scores, reached, next_scores;
     std::vector<uint8_t> bits, needed;
 
     const Searcher& model(Model m) const { return m == VERIFIER ? verifier : drafter; }
+    Model place(Model m) const { return how.joined ? VERIFIER : m; }  // whose cache it reads
 
     // Let each row of a cache have so many slots.
     void grow(Model m, int count) {
@@ -138,21 +155,21 @@ class DraftedSearch {
         return slot;
     }
 
-    // Read the wanted nodes, and what a drafter of its own lacks of the paths to them, in one pass.
-    bool read_nodes(Model m) {
-        const Model place = how.joined ? VERIFIER : m;
+    // List the wanted nodes, and what a drafter of its own lacks of the paths to them, for one pass.
+    bool list_nodes(Model m) {
         const Stack& stack = *model(m).stack;
-        read.clear();
+        reader = m;
+        reading.clear(), read.clear(), bits.clear(), forced.clear();
         size_t room = 0;
         for (int s = 0; s < to.sentences; ++s) {
             const Branching& tree = trees[s];
-            auto& own = slots[place].of[s];
+            auto& own = slots[place(m)].of[s];
             own.resize(tree.tokens.size(), -1);
             const size_t begin = read.size();
             for (int node : wanted[s]) {
                 for (int n = node; n >= 0 && (n == node || own[n] < 0); n = tree.parents[n]) {
                     read.emplace_back(s, n);
-                    if (own[n] < 0) own[n] = take(place, s);
+                    if (own[n] < 0) own[n] = take(place(m), s);
                 }
             }
             // A parent, which has the smaller number, comes before its children, and each node once.
@@ -160,51 +177,46 @@ class DraftedSearch {
             read.erase(std::unique(read.begin() + begin, read.end()), read.end());
             for (size_t i = begin; i < read.size(); ++i) room += tree.depths[read[i].second] + 1;
         }
-        if (read.empty()) return true;
         paths.resize(room);
         int32_t* path = paths.data();
-        work.tokens.clear();
         for (const auto& [s, node] : read) {
             const Branching& tree = trees[s];
             const int depth = tree.depths[node];
-            const auto& own = slots[place].of[s];
+            const auto& own = slots[place(m)].of[s];
             for (int n = node; n >= 0; n = tree.parents[n]) path[tree.depths[n]] = own[n];
             const int64_t word = tree.tokens[node];
             if (word < 0 || word >= stack.vocabulary) return false;
-            work.tokens.push_back({word, s, s, own[node], depth, {0, nullptr, path, depth + 1}, work.tokens.size()});
+            reading.tokens.push_back({word, s, s, own[node], depth, {0, nullptr, path, depth + 1}, reading.tokens.size()});
             path += depth + 1;
+            const size_t at = (size_t)s * to.most + depth;
+            bits.push_back(to.bits == nullptr ? 0 : to.bits[at]);
+            forced.push_back(to.forced == nullptr ? rules.pad : to.forced[at]);
         }
-        const int rows = (int)read.size(), K = to.candidates, stride = padded(stack.dim);
-        float* x = grown(work.states, (size_t)rows * stride);
-        embed(stack, work.tokens, x);
-        ::run(stack, slots[place].store, model(m).source, x, work);
-        choose_words(m, x, stride, rows, K);
+        const size_t rows = read.size(), K = to.candidates;
+        best.resize(rows * K), scores.resize(rows * K), end_scores.resize(rows);
+        ends.assign(rows, rules.end);
         return true;
     }
 
-    // The best words behind the nodes that were read.
-    void choose_words(Model m, const float* x, int stride, int rows, int K) {
-        best.resize((size_t)rows * K), scores.resize((size_t)rows * K), end_scores.resize(rows);
-        ends.assign(rows, rules.end), bits.assign(rows, 0), forced.assign(rows, rules.pad);
-        for (int i = 0; i < rows; ++i) {
-            const auto [s, node] = read[i];
-            const size_t at = (size_t)s * to.most + trees[s].depths[node];
-            if (to.bits != nullptr) bits[i] = to.bits[at];
-            if (to.forced != nullptr) forced[i] = to.forced[at];
-        }
+    // The best words behind the nodes that are read.
+    Choices choices() {
         Choices choices{};
         choices.limits = bits.data(), choices.forced = forced.data(), choices.drafted = ends.data();
         choices.best = best.data(), choices.score = scores.data(), choices.drafted_score = end_scores.data();
-        choices.normalised = 1, choices.count = K;
-        choose(*model(m).projection, rules, choices, x, stride, rows, work);
-        for (int i = 0; i < rows; ++i) {
+        choices.normalised = 1, choices.count = to.candidates;
+        return choices;
+    }
+
+    void keep_words() {
+        const int K = to.candidates;
+        for (size_t i = 0; i < read.size(); ++i) {
             const auto [s, node] = read[i];
             Branching& tree = trees[s];
-            if (m == DRAFTER && tree.known[node]) continue;
-            std::copy_n(best.begin() + (size_t)i * K, K, tree.words.tokens.begin() + (size_t)node * K);
-            std::copy_n(scores.begin() + (size_t)i * K, K, tree.words.scores.begin() + (size_t)node * K);
+            if (reader == DRAFTER && tree.known[node]) continue;
+            std::copy_n(best.begin() + i * K, K, tree.words.tokens.begin() + (size_t)node * K);
+            std::copy_n(scores.begin() + i * K, K, tree.words.scores.begin() + (size_t)node * K);
             tree.words.ends[node] = end_scores[i];
-            if (m == VERIFIER) tree.known[node] = 1;
+            if (reader == VERIFIER) tree.known[node] = 1;
         }
     }
 
@@ -277,44 +289,41 @@ class DraftedSearch {
         }
     }
 
-    bool round() {
-        std::vector<Live> ahead = live;
-        std::vector<std::vector<int>> unread(to.sentences);
-        // 1. Draft: the nodes of live hypotheses that the model has not read, level by level.
-        for (int level = 0; level <= how.depth; ++level) {
-            bool goes_on = false;
-            for (int s = 0; s < to.sentences; ++s) {
-                wanted[s].clear();
-                if (ahead[s].ends) continue;
-                goes_on = true;
-                for (int node : ahead[s].nodes) {
-                    if (!trees[s].known[node]) wanted[s].push_back(node);
-                }
-                unread[s].insert(unread[s].end(), wanted[s].begin(), wanted[s].end());
-            }
-            if (level == how.depth || !goes_on) break;
-            if (!read_nodes(DRAFTER)) return false;
-            for (int s = 0; s < to.sentences; ++s) {
-                if (!ahead[s].ends) step(s, ahead[s], false);
-            }
-        }
-        // 2. Verify: one pass reads them.
-        wanted = unread;
-        if (!read_nodes(VERIFIER)) return false;
-        // 3. Replay, as long as the model has read all live hypotheses.
+    void begin_round() {
+        ahead = live, level = 0, reader = DRAFTER;
+        unread.assign(to.sentences, {});
+    }
+
+    // Draft the nodes of live hypotheses that the model has not read, level by level; then verify all of them.
+    bool list_level() {
+        bool goes_on = false;
         for (int s = 0; s < to.sentences; ++s) {
-            Live& one = live[s];
-            if (one.ends) continue;
-            const int start = one.written;
+            wanted[s].clear();
+            if (ahead[s].ends) continue;
+            goes_on = true;
+            for (int node : ahead[s].nodes) {
+                if (!trees[s].known[node]) wanted[s].push_back(node);
+            }
+            unread[s].insert(unread[s].end(), wanted[s].begin(), wanted[s].end());
+        }
+        if (level < how.depth && goes_on) return list_nodes(DRAFTER);
+        wanted = unread;
+        return list_nodes(VERIFIER);
+    }
+
+    // Replay, as long as the model has read all live hypotheses.
+    void replay() {
+        for (int s = 0; s < to.sentences; ++s) {
+            Live& beam = live[s];
+            if (beam.ends) continue;
+            const int start = beam.written;
             const auto known = [&](int node) { return trees[s].known[node] != 0; };
-            while (!one.ends && std::all_of(one.nodes.begin(), one.nodes.end(), known)) step(s, one, true);
+            while (!beam.ends && std::all_of(beam.nodes.begin(), beam.nodes.end(), known)) step(s, beam, true);
             int32_t* fact = how.rounds + ((size_t)s * to.most + to.passes[s]++) * 4;
-            fact[0] = start, fact[1] = ahead[s].written - start, fact[2] = one.written - start;
+            fact[0] = start, fact[1] = ahead[s].written - start, fact[2] = beam.written - start;
             fact[3] = (int32_t)unread[s].size();
-            // 4. Keep.
             free_slots(VERIFIER, s);
             if (!how.joined) free_slots(DRAFTER, s);
         }
-        return true;
     }
 };

@@ -132,12 +132,12 @@ inline void attend_all(const Stack& stack, const Store& store, int layer, const 
     const int size = stack.head_size, all = stack.heads * size, tasks = (int)work.tokens.size() * stack.heads;
     const int scratch = padded(store.slots) + LANES;
     float* scores = grown(work.scores, (size_t)work.threads * scratch);
-    for_each(work.threads, tasks, (long)tasks * size * store.slots > SERIAL, [&](int task) {
+    for_each(work.threads, tasks, (long)tasks * size * store.slots > SERIAL, [&](int task, int part) {
         const int i = task / stack.heads, head = task % stack.heads;
         const auto [row, seen] = see(work.tokens[i]);
         const size_t at = store.at(layer, row, head, stack);
         attend(query + (size_t)i * stride + head * size, store.keys + at, store.values + at, size,
-               stack.scale, seen, scores + (size_t)omp_get_thread_num() * scratch,
+               stack.scale, seen, scores + (size_t)part * scratch,
                out + (size_t)i * all + head * size);
     });
 }

@@ -1,7 +1,7 @@
 // Greedy writing: a decoder's tokens one after the other, without a return to the caller.
 #pragma once
 
-#include "choose.h"
+#include "resume.h"
 
 // What rows write; tables are rows x most.
 struct Writing {
@@ -16,31 +16,43 @@ struct Writing {
     int32_t* written;       // rows
 };
 
-// Read a chunk, in which row b has counts[b] tokens from the first on, at least one, and write. Every written token
-// but a row's last is read too. False: a token is outside the vocabulary, or has no slot.
-inline bool write(const Stack& stack, const Linear& projection, const Rules& rules, const Writing& to,
-                  const Chunk& first, const Store& own, const Store* source, Workspace& work) {
-    const size_t stride = padded(stack.dim);
-    std::vector<float> states((size_t)first.rows * first.width * stride);
-    std::vector<int32_t> live, lengths(first.rows);
-    std::vector<float> sums(first.rows, 0.0f);
-    if (!pass(stack, first, own, source, states.data(), work)) return false;
-    for (int b = 0; b < first.rows; ++b) {
-        const int count = first.counts == nullptr ? first.width : first.counts[b];
-        lengths[b] = first.starts[b] + count;
-        to.written[b] = 0;
-        if (to.counts[b] <= 0) continue;
-        const float* last = states.data() + ((size_t)b * first.width + count - 1) * stride;
-        std::memmove(states.data() + live.size() * stride, last, stride * sizeof(float));
-        live.push_back(b);
+// Reads a chunk, in which row b has counts[b] tokens from the first on, at least one, and writes. Every written token
+// but a row's last is read too. What the chunk and the tables point to is read until the end.
+class Writer {
+   public:
+    void begin(const Writing& how, const Chunk& chunk) {
+        to = how, first = chunk, taken = -1;
+        live.clear(), lengths.clear(), sums.assign(first.rows, 0.0f);
+        for (int b = 0; b < first.rows; ++b) {
+            lengths.push_back(first.starts[b] + count_of(b));
+            to.written[b] = 0;
+            if (to.counts[b] > 0) live.push_back(b);
+        }
+        tokens.resize(live.size()), scores.resize(live.size()), forced.resize(live.size()), limits.resize(live.size());
+        starts.resize(live.size()), own_rows.resize(live.size()), source_rows.resize(live.size());
     }
-    std::vector<int64_t> tokens(live.size()), forced(live.size());
-    std::vector<float> scores(live.size());
-    std::vector<uint8_t> limits(live.size());
-    std::vector<int32_t> starts(live.size()), own_rows(live.size()), source_rows(live.size());
-    for (int step = 0; !live.empty(); ++step) {
+
+    bool is_done() const { return taken >= 0 && live.empty(); }
+
+    // Run the next pass, and write behind it. False: a token is outside the vocabulary, or has no slot.
+    bool step(const Stack& stack, const Linear& projection, const Rules& rules, const Store& own, const Store* source,
+              Workspace& work) {
+        const size_t stride = padded(stack.dim);
+        Chunk chunk = first;
+        if (taken >= 0) {
+            chunk = {};
+            chunk.rows = (int)live.size(), chunk.width = 1, chunk.tokens = tokens.data(), chunk.starts = starts.data();
+            chunk.own_rows = own_rows.data(), chunk.source_rows = source_rows.data();
+        }
+        states.resize(std::max(states.size(), (size_t)chunk.rows * chunk.width * stride));
+        if (!pass(stack, chunk, own, source, states.data(), work)) return false;
+        for (size_t i = 0; taken < 0 && i < live.size(); ++i) {
+            const float* last = states.data() + ((size_t)live[i] * first.width + count_of(live[i]) - 1) * stride;
+            std::memmove(states.data() + i * stride, last, stride * sizeof(float));
+        }
+        if (++taken, live.empty()) return true;
         for (size_t i = 0; i < live.size(); ++i) {
-            const size_t at = (size_t)live[i] * to.most + step;
+            const size_t at = (size_t)live[i] * to.most + taken;
             if (to.limits != nullptr) limits[i] = to.limits[at];
             if (to.forced != nullptr) forced[i] = to.forced[at];
         }
@@ -53,13 +65,13 @@ inline bool write(const Stack& stack, const Linear& projection, const Rules& rul
         size_t kept = 0;
         for (size_t i = 0; i < live.size(); ++i) {
             const int b = live[i];
-            const size_t at = (size_t)b * to.most + step;
+            const size_t at = (size_t)b * to.most + taken;
             to.tokens[at] = tokens[i];
             to.scores[at] = scores[i];
             sums[b] += scores[i];
-            to.written[b] = step + 1;
+            to.written[b] = taken + 1;
             // A sum that is NaN ends the row: the caller refuses it.
-            if (step + 1 == to.counts[b] || tokens[i] == rules.end || !(sums[b] >= to.least)) continue;
+            if (taken + 1 == to.counts[b] || tokens[i] == rules.end || !(sums[b] >= to.least)) continue;
             live[kept] = b;
             tokens[kept] = tokens[i];
             starts[kept] = lengths[b]++;
@@ -67,11 +79,28 @@ inline bool write(const Stack& stack, const Linear& projection, const Rules& rul
             source_rows[kept++] = first.source_rows[b];
         }
         live.resize(kept);
-        if (kept == 0) break;
-        Chunk next{};
-        next.rows = (int)kept, next.width = 1, next.tokens = tokens.data(), next.starts = starts.data();
-        next.own_rows = own_rows.data(), next.source_rows = source_rows.data();
-        if (!pass(stack, next, own, source, states.data(), work)) return false;
+        return true;
+    }
+
+   private:
+    Writing to{};
+    Chunk first{};
+    int taken = 0;  // passes behind the first; -1: not even that
+    std::vector<float> states, sums, scores;
+    std::vector<int32_t> live, lengths, starts, own_rows, source_rows;
+    std::vector<int64_t> tokens, forced;
+    std::vector<uint8_t> limits;
+
+    int count_of(int b) const { return first.counts == nullptr ? first.width : first.counts[b]; }
+};
+
+// Write all of it.
+inline bool write(const Stack& stack, const Linear& projection, const Rules& rules, const Writing& to,
+                  const Chunk& first, const Store& own, const Store* source, Workspace& work) {
+    Writer writer;
+    writer.begin(to, first);
+    while (!writer.is_done()) {
+        if (!writer.step(stack, projection, rules, own, source, work)) return false;
     }
     return true;
 }

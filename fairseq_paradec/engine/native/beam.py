@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...token_rules import Best, Positions
 from .cache import NativeCache, NativeWeights, array_of
-from .library import Drafting, Extended, Search, Step, library
+from .library import AT_MOST, Drafting, Extended, Returned, Search, Searcher, Step, library
 from .passes import bits_of, check_pass, rules_of
 from .stack import NativeMap, address_of, check
 
@@ -106,15 +106,9 @@ def native_search(
 ) -> list[Searched]:
     """Search a batch; see ``ChunkScorer.search``."""
     tables = _Tables(at, how)
-    check_pass(
-        library().paradec_search(
-            weights.stack.address,
-            linear.address,
-            ctypes.byref(rules_of(at.rules)),
-            ctypes.byref(tables.search),
-            ctypes.byref(cache.source_store),
-            torch.get_num_threads(),
-        )
+    model = _searcher(NativeModel(weights, cache, linear))
+    _run(
+        library().paradec_search_new(*map(ctypes.byref, (model, rules_of(at.rules), tables.search)))
     )
     return tables.searched()
 
@@ -148,28 +142,35 @@ def native_search_drafts(
     drafting = Drafting(
         depth=depth, joined=drafter.cache is verifier.cache, rounds=rounds.data_ptr()
     )
-    models = [
-        (
-            scorer.weights.stack.address,
-            scorer.linear.address,
-            ctypes.byref(scorer.cache.source_store),
-        )
-        for scorer in (verifier, drafter)
-    ]
-    check_pass(
-        library().paradec_search_drafts(
-            *models[0],
-            *models[1],
-            ctypes.byref(rules_of(at.rules)),
-            ctypes.byref(tables.search),
-            ctypes.byref(drafting),
-            torch.get_num_threads(),
-        )
-    )
+    models = _searcher(verifier), _searcher(drafter)
+    given = (*models, rules_of(at.rules), tables.search, drafting)
+    _run(library().paradec_search_drafts_new(*map(ctypes.byref, given)))
     searched = tables.searched()
     return searched, [
         rows[: sentence.passes].tolist() for rows, sentence in zip(rounds, searched, strict=True)
     ]
+
+
+def _searcher(model: NativeModel) -> Searcher:
+    """Describe a model and its source to the library."""
+    return Searcher(
+        stack=model.weights.stack.address,
+        projection=model.linear.address,
+        source=ctypes.addressof(model.cache.source_store),
+    )
+
+
+def _run(search: int | None) -> None:
+    """Run a search to its end, in calls between which Ctrl-C is noticed."""
+    if search is None:
+        raise MemoryError("no room for a native search")
+    try:
+        status = Returned.TIME_IS_UP
+        while status == Returned.TIME_IS_UP:
+            status = library().paradec_search_run(search, AT_MOST, torch.get_num_threads())
+    finally:
+        library().paradec_search_free(search)
+    check_pass(status)
 
 
 def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypotheses, Hypotheses]:

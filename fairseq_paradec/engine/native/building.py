@@ -20,7 +20,7 @@ FLAGS = (
     "-fno-trapping-math",
     "-fPIC",
     "-shared",
-    "-fopenmp",
+    "-pthread",
     "-fvisibility=hidden",
     "-std=c++17",
 )

@@ -12,12 +12,9 @@ from ...errors import UsageError
 from ...records import PassRecord
 from ...row import Row
 from ...token_rules import TokenRules
-from .library import Drafted, Entry, Reader, Returned, Until, Written, library
+from .library import AT_MOST, Drafted, Entry, Reader, Returned, Until, Written, library
 from .passes import check_pass, rules_of
 from .stack import NativeMap
-
-#: A call returns after so many milliseconds, so that Ctrl-C is noticed.
-AT_MOST = 50
 
 
 class NativeDrafting(NamedTuple):

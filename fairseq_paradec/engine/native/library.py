@@ -161,6 +161,12 @@ class Search(ctypes.Structure):
     ]
 
 
+class Searcher(ctypes.Structure):
+    """A model with the batch's source; see ``Searcher`` in csrc/search.h."""
+
+    _fields_ = [("stack", c_void_p), ("projection", c_void_p), ("source", c_void_p)]
+
+
 class Drafting(ctypes.Structure):
     """How a beam search is drafted; see ``Drafting`` in csrc/search_drafts.h."""
 
@@ -257,10 +263,13 @@ class Until(ctypes.Structure):
 
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
 STRUCTURES = (
-    *(Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Drafting),
+    *(Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Searcher, Drafting),
     *(Drafted, Heads, Entry, Written, Reader, Until),
 )
 VERSION = 10
+
+#: A call returns after so many milliseconds, so that Ctrl-C is noticed.
+AT_MOST = 50
 
 
 class MapOf(enum.IntEnum):
@@ -334,8 +343,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_write": (c_int, [c_void_p] * 7 + [c_int]),
     "paradec_choose": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_extend": (c_int, [c_void_p] * 3),
-    "paradec_search": (c_int, [c_void_p] * 5 + [c_int]),
-    "paradec_search_drafts": (c_int, [c_void_p] * 9 + [c_int]),
+    "paradec_search_new": (c_void_p, [c_void_p] * 3),
+    "paradec_search_drafts_new": (c_void_p, [c_void_p] * 5),
+    "paradec_search_run": (c_int, [c_void_p, c_int, c_int]),
+    "paradec_search_free": (None, [c_void_p]),
     "paradec_drafts_new": (c_void_p, [c_void_p] * 2),
     "paradec_drafts_free": (None, [c_void_p]),
     "paradec_drafts_add": (c_int, [c_void_p] * 2),
