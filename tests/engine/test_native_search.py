@@ -1,6 +1,10 @@
 """Beam search in one native call: fairseq's hypotheses, and exactly those of single steps."""
 
 import argparse
+import signal
+import threading
+import time
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -19,9 +23,11 @@ from support.builders import (
 from support.multiword import MODELS, RAGGED, assert_same, settled_twin, twin
 
 from fairseq_paradec.decoding.beam import BeamSearch
+from fairseq_paradec.engine import cache
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.native.beam import Searching
 from fairseq_paradec.engine.settings import Engine
+from fairseq_paradec.errors import UsageError
 from fairseq_paradec.target_order import order_of
 
 #: Models whose steps see less than all words before: they are searched step by step.
@@ -208,3 +214,47 @@ def test_a_forced_end_ends_the_search() -> None:
     same(found, steps, exactly=True)
     assert [row[0]["steps"] for row in found] == [row[0]["steps"] for row in steps]
     assert found[0][0]["steps"] == 3 < found[1][0]["steps"]
+
+
+@pytest.mark.parametrize("decoding", ["multiword_beam", "self_draft"])
+def test_a_pass_of_many_rows_is_read_in_parts(decoding: str) -> None:
+    """320 hypotheses, and what each sentence's are alone: to the last bit."""
+    task = tiny_task(size=300)
+    model, limits, flags = model_of(task), Limits(max_len_b=6), {"decoding": decoding}
+    sample = batch(task, [5, 3, 7, 2, 4, 6, 3, 5])
+    together = search(task, model, sample, limits, 40, **flags)
+    for row, source in enumerate(source_rows(sample)):
+        tokens = torch.tensor([source])
+        alone = {"src_tokens": tokens, "src_lengths": torch.tensor([tokens.size(1)])}
+        same([together[row]], search(task, model, {"net_input": alone}, limits, 40, **flags), True)
+
+
+@pytest.mark.parametrize("decoding", ["multiword_beam", "self_draft"])
+def test_a_beam_that_memory_has_no_room_for_is_refused(
+    decoding: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "meminfo").write_text("MemAvailable: 1000 kB\n")
+    monkeypatch.setattr(cache, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(cache, "_SMALL", 2**20)
+    task = tiny_task(size=300)
+    model, sample = model_of(task), batch(task, [5])
+    search(task, model, sample, Limits(max_len_b=6), 5, decoding=decoding)
+    with pytest.raises(UsageError, match=r"200 rows, whose cache takes .*--beam"):
+        search(task, model, sample, Limits(max_len_b=6), 200, decoding=decoding)
+
+
+@pytest.mark.parametrize("decoding", ["multiword_beam", "self_draft"])
+def test_ctrl_c_ends_a_wide_beam(decoding: str) -> None:
+    """Its search takes minutes, and a step of it a second."""
+    task = tiny_task(size=3000)
+    model, sample = model_of(task), batch(task, [9])
+    sent: list[float] = []
+
+    def send() -> None:
+        sent.append(time.monotonic())
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Timer(1, send).start()
+    with pytest.raises(KeyboardInterrupt):
+        search(task, model, sample, Limits(max_len_b=60, min_len=60), 2900, decoding=decoding)
+    assert time.monotonic() - sent[0] < 5  # a second, on a machine that is not busy

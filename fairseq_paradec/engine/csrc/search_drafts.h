@@ -15,26 +15,29 @@ struct Drafting {
     int32_t* rounds;  // sentences x most x 4: steps before a pass, drafted, taken; nodes that it read
 };
 
-// The words that hypotheses may go on with behind nodes.
-struct Behind {
-    std::vector<int64_t> tokens;  // nodes x candidates
-    std::vector<float> scores, ends;
-};
-
 // A sentence's tree. Node 0 is the decoder's first input.
 struct Branching {
     std::vector<int64_t> tokens;
+    std::vector<float> scores;                      // of the tokens, once a hypothesis has gone there
     std::vector<int> parents, depths, first, next;  // first: of a node's children; next: of the same parent
     std::vector<uint8_t> known;                     // whether the model has read a node
-    Behind words;                                   // the model's, of what it has read; else the drafter's
+    // The words that hypotheses may go on with behind nodes: the model's, of what it has read; else the drafter's.
+    std::vector<int> places, free;  // of each node, where they are, or -1: no hypothesis comes there again
+    std::vector<int64_t> words;     // places x candidates
+    std::vector<float> word_scores, ends;
 
     int add(int parent, int64_t token, int each) {
         const int node = (int)tokens.size();
         tokens.push_back(token), parents.push_back(parent), depths.push_back(parent < 0 ? 0 : depths[parent] + 1);
-        first.push_back(-1), next.push_back(-1), known.push_back(0);
+        first.push_back(-1), next.push_back(-1), known.push_back(0), scores.push_back(0);
         if (parent >= 0) next[node] = first[parent], first[parent] = node;
-        words.tokens.resize((size_t)(node + 1) * each), words.scores.resize((size_t)(node + 1) * each);
-        words.ends.push_back(0);
+        if (free.empty()) {
+            free.push_back((int)ends.size());
+            words.resize(words.size() + each), word_scores.resize(word_scores.size() + each);
+            ends.push_back(0);
+        }
+        places.push_back(free.back());
+        free.pop_back();
         return node;
     }
     int child(int parent, int64_t token, int each) {
@@ -42,6 +45,11 @@ struct Branching {
             if (tokens[node] == token) return node;
         }
         return add(parent, token, each);
+    }
+    void forget_words(int node) {
+        if (places[node] < 0) return;
+        free.push_back(places[node]);
+        places[node] = -1;
     }
 };
 
@@ -213,72 +221,75 @@ class DraftedSearch : public Resumable {
             const auto [s, node] = read[i];
             Branching& tree = trees[s];
             if (reader == DRAFTER && tree.known[node]) continue;
-            std::copy_n(best.begin() + i * K, K, tree.words.tokens.begin() + (size_t)node * K);
-            std::copy_n(scores.begin() + i * K, K, tree.words.scores.begin() + (size_t)node * K);
-            tree.words.ends[node] = end_scores[i];
+            const size_t place = tree.places[node];
+            std::copy_n(best.begin() + i * K, K, tree.words.begin() + place * K);
+            std::copy_n(scores.begin() + i * K, K, tree.word_scores.begin() + place * K);
+            tree.ends[place] = end_scores[i];
             if (reader == VERIFIER) tree.known[node] = 1;
         }
     }
 
     // Extend a sentence's hypotheses by a step; `real`: those that end are finished.
-    void step(int s, Live& one, bool real) {
+    void step(int s, Live& beam, bool real) {
         Branching& tree = trees[s];
-        const int K = to.candidates, B = to.beam, W = (int)one.nodes.size();
+        const int K = to.candidates, B = to.beam, W = (int)beam.nodes.size();
         best.resize((size_t)W * K), scores.resize((size_t)W * K), end_scores.resize(W);
         for (int w = 0; w < W; ++w) {
-            const size_t at = (size_t)one.nodes[w] * K;
-            std::copy_n(tree.words.tokens.begin() + at, K, best.begin() + (size_t)w * K);
-            std::copy_n(tree.words.scores.begin() + at, K, scores.begin() + (size_t)w * K);
-            end_scores[w] = tree.words.ends[one.nodes[w]];
+            const size_t place = tree.places[beam.nodes[w]];
+            std::copy_n(tree.words.begin() + place * K, K, best.begin() + (size_t)w * K);
+            std::copy_n(tree.word_scores.begin() + place * K, K, scores.begin() + (size_t)w * K);
+            end_scores[w] = tree.ends[place];
         }
         const int kept = std::min(B, W * std::min(B, K)), most = B + kept;
         parents.resize(most), next.resize(most), reached.resize(most), next_scores.resize(most);
-        const Step given{1, W, 1, K, B, kept, rules.end, one.totals.data(), best.data(), scores.data(), end_scores.data()};
+        const Step given{1, W, 1, K, B, kept, rules.end, beam.totals.data(), best.data(), scores.data(), end_scores.data()};
         const Extended ended{reached.data(), parents.data(), next.data(), next_scores.data()};
         const Extended alive{reached.data() + B, parents.data() + B, next.data() + B, next_scores.data() + B};
         extend(given, ended, alive);
-        for (int e = 0; e < B && one.finished < B; ++e) {
+        for (int e = 0; e < B && beam.finished < B; ++e) {
             if (!std::isfinite(reached[e])) continue;
-            ++one.finished;
-            if (real) finish(s, one.nodes[parents[e]], reached[e]);
+            ++beam.finished;
+            if (real) finish(s, beam.nodes[parents[e]], reached[e], next_scores[e]);
         }
         std::vector<int> nodes;
-        one.totals.clear();
+        beam.totals.clear();
         for (int a = B; a < most; ++a) {
             if (!std::isfinite(reached[a])) continue;
-            nodes.push_back(tree.child(one.nodes[parents[a]], next[a], K));
-            one.totals.push_back(reached[a]);
+            nodes.push_back(tree.child(beam.nodes[parents[a]], next[a], K));
+            if (real) tree.scores[nodes.back()] = next_scores[a];
+            beam.totals.push_back(reached[a]);
         }
-        one.nodes.swap(nodes);
-        ++one.written;
-        one.ends = one.finished == B || one.written > to.limits[s] || one.nodes.empty();
+        beam.nodes.swap(nodes);
+        ++beam.written;
+        beam.ends = beam.finished == B || beam.written > to.limits[s] || beam.nodes.empty();
     }
 
     // Keep the text of a hypothesis that ends behind a node.
-    void finish(int s, int node, float total) {
+    void finish(int s, int node, float total, float end_score) {
         const Branching& tree = trees[s];
         const size_t at = (size_t)s * to.beam + to.counts[s]++;
-        const int K = to.candidates;
         to.lengths[at] = tree.depths[node] + 1;
         to.totals[at] = total;
         int64_t word = rules.end;
-        for (; node >= 0; word = tree.tokens[node], node = tree.parents[node]) {
+        float score = end_score;
+        for (; node >= 0; word = tree.tokens[node], score = tree.scores[node], node = tree.parents[node]) {
             const size_t where = at * to.most + tree.depths[node];
-            const auto from = tree.words.tokens.begin() + (size_t)node * K;
-            to.words[where] = word;
-            to.scores[where] = word == rules.end ? tree.words.ends[node]
-                                                 : tree.words.scores[(size_t)node * K + (std::find(from, from + K, word) - from)];
+            to.words[where] = word, to.scores[where] = score;
         }
     }
 
-    // Free the slots of nodes that are neither on the way to a live hypothesis nor behind one.
+    // Free the slots of nodes that are neither on the way to a live hypothesis nor behind one, and the words of all that
+    // are behind none.
     void free_slots(Model m, int s) {
-        const Branching& tree = trees[s];
+        Branching& tree = trees[s];
         auto& own = slots[m].of[s];
         own.resize(tree.tokens.size(), -1);
         needed.assign(tree.tokens.size(), 0);
         for (int node : live[s].nodes) needed[node] = 1;
         for (size_t node = 1; node < needed.size(); ++node) needed[node] |= needed[tree.parents[node]];
+        for (size_t node = 0; node < needed.size(); ++node) {
+            if (!needed[node]) tree.forget_words((int)node);
+        }
         for (int node : live[s].nodes) {
             for (int n = tree.parents[node]; n >= 0 && !needed[n]; n = tree.parents[n]) needed[n] = 1;
         }

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...token_rules import Best, Positions
+from ..cache import check_memory
 from .cache import NativeCache, NativeWeights, array_of
 from .library import AT_MOST, Drafting, Extended, Returned, Search, Searcher, Step, library
 from .passes import bits_of, check_pass, rules_of
@@ -46,10 +47,13 @@ class _Tables:
         most: words of the longest hypothesis, with ``</s>``, in whole steps.
     """
 
-    def __init__(self, at: Positions, how: Searching) -> None:
+    def __init__(
+        self, at: Positions, how: Searching, caches: Sequence[NativeWeights], depth: int = 0
+    ) -> None:
         self._limits, sentences = array_of([row.limit for row in at.rows]), len(at.rows)
         z, beam = len(how.starts), how.beam
         self.most = most = (max(self._limits) // z + 1) * z  # </s> follows the last word
+        _check_memory(sentences, how, caches, most, depth)
         self._starts = (ctypes.c_int64 * z)(*how.starts)
         self._divisors = None
         if how.divisor is not None:
@@ -105,7 +109,7 @@ def native_search(
     weights: NativeWeights, cache: NativeCache, linear: NativeMap, at: Positions, how: Searching
 ) -> list[Searched]:
     """Search a batch; see ``ChunkScorer.search``."""
-    tables = _Tables(at, how)
+    tables = _Tables(at, how, [weights])
     model = _searcher(NativeModel(weights, cache, linear))
     _run(
         library().paradec_search_new(*map(ctypes.byref, (model, rules_of(at.rules), tables.search)))
@@ -137,11 +141,11 @@ def native_search_drafts(
         What was found; and of each sentence and pass: the steps before it, those that were drafted,
         those that were taken, and how many nodes it read.
     """
-    tables = _Tables(at, how)
+    joined = drafter.cache is verifier.cache
+    caches = [model.weights for model in ([verifier] if joined else [verifier, drafter])]
+    tables = _Tables(at, how, caches, depth)
     rounds = torch.empty(len(at.rows), tables.most, 4, dtype=torch.int32)
-    drafting = Drafting(
-        depth=depth, joined=drafter.cache is verifier.cache, rounds=rounds.data_ptr()
-    )
+    drafting = Drafting(depth=depth, joined=joined, rounds=rounds.data_ptr())
     models = _searcher(verifier), _searcher(drafter)
     given = (*models, rules_of(at.rules), tables.search, drafting)
     _run(library().paradec_search_drafts_new(*map(ctypes.byref, given)))
@@ -149,6 +153,30 @@ def native_search_drafts(
     return searched, [
         rows[: sentence.passes].tolist() for rows, sentence in zip(rounds, searched, strict=True)
     ]
+
+
+def _check_memory(
+    sentences: int, how: Searching, caches: Sequence[NativeWeights], most: int, depth: int
+) -> None:
+    """Refuse a beam whose first pass does not fit into memory.
+
+    Args:
+        sentences: S.
+        how: the search goes.
+        caches: the models that have caches.
+        most: words of the longest hypothesis.
+        depth: steps of a draft.
+
+    Raises:
+        UsageError: it does not fit.
+    """
+    z, rows = len(how.starts), sentences * how.beam
+    nodes = how.beam * (min(depth, most) + 2) * z  # of a sentence, that a cache has slots for
+    keys = sum(w.stack.num_layers * w.stack.heads * w.stack.head_size for w in caches)
+    words = 12  # bytes of a word and its score
+    check_memory(
+        sentences * nodes * (8 * keys + how.candidates * words) + rows * most * words, rows
+    )
 
 
 def _searcher(model: NativeModel) -> Searcher:
