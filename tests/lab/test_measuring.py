@@ -6,13 +6,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support.commands import DEMO, ROOT
+from support.commands import DEMO
 
 from fairseq_paradec.cli.main import main
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.measure.clock import Clock
 from fairseq_paradec.lab.profile import clients, modules, start_up
-from fairseq_paradec.lab.profile.update_speed import Trained
 
 
 def profile(words):
@@ -134,41 +133,6 @@ def test_a_table_of_all_architectures(data, tmp_path, capsys):
     assert first["parameters"] + 2 * 8 == second["parameters"]
     assert profile([*argv, "--", *SIZES, "--directions", "3"]) == 2
     assert "--directions: got 3" in capsys.readouterr().err
-
-
-def test_an_architecture_with_flags():
-    given = "shallow_decoder --encoder-from 'my model' --lr 1 + --keep-frozen-outputs 2"
-    spec = Trained.parse(given)
-    assert spec.arch == "shallow_decoder"
-    assert spec.flags == ("--encoder-from", "my model", "--lr", "1")
-    assert spec.new == ("--keep-frozen-outputs", "2")
-    assert Trained.parse("transformer") == ("transformer", (), ())
-    for wrong in ("", "--lr 1", "transformer 'x", "+ --lr 1"):
-        with pytest.raises(UsageError, match="^--arch: got "):
-            Trained.parse(wrong)
-
-
-def test_an_older_checkout_that_is_none(data, tmp_path, capsys):
-    command = ["training-speed", data, "--arch", "transformer", "--out", str(tmp_path / "speed")]
-    assert profile([*command, "--before", str(tmp_path)]) == 2
-    assert f"--before: got '{tmp_path}'; allowed: a checkout" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_updates_of_two_checkouts(data, tmp_path, capsys):
-    """This one stands for both."""
-    out = tmp_path / "speed.json"
-    command = ["training-speed", data, "--before", str(ROOT), "--busy", "--out", str(out)]
-    command += ["--batches", "2", "--rounds", "2", "--max-tokens", "200", "--arch"]
-    arch = f"shallow_decoder --encoder-from {DEMO}/model.pt --criterion lean_cross_entropy"
-    assert profile([*command, f"{arch} + --keep-frozen-outputs 1"]) == 0
-    (row,) = json.loads(out.read_text())["rows"]
-    assert row["architecture"] == "shallow_decoder" and row["before"] > 0
-    times = row["times_as_many"]
-    assert times["low"] <= times["middle"] <= times["high"]
-    assert 0.5 < row["by_CPU_time"] and row["flags"].endswith("+ --keep-frozen-outputs 1")
-    assert profile([*command, f"{arch} --no-such-flag"]) == 2
-    assert "with which training fails, as said above" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -173,23 +173,16 @@ class Training(Rounds):
     """The training speed of architectures, relative to the first one.
 
     Architectures take turns at updates on the same batches: forward, backward and Adam, by
-    fairseq's own task and label-smoothed criterion (zhang2020, Table 1, column Train). With
-    --before, each is compared with itself in an older checkout, by fairseq's own trainer. After --
+    fairseq's own task and label-smoothed criterion (zhang2020, Table 1, column Train). After --
     come more flags of fairseq-train, for all architectures.
     """
 
     data: str = position("DATA", "fairseq data folder with a training part")
     arch: Sequence[str] = flag(
-        "an architecture; may be repeated; the others are compared with the first. With --before, "
-        "flags of fairseq-train may follow in the same word, and behind ' + ' flags for this "
-        "checkout alone",
+        "an architecture; may be repeated; the others are compared with the first",
         action="append",
         metavar="NAME",
         required=True,
-    )
-    before: str | None = flag(
-        "an older checkout of this project: compare its updates with this one's instead",
-        metavar="CHECKOUT",
     )
     max_tokens: int = flag("of a batch", 4096, type=number)
     batches: int = flag("how many different ones", 10, type=number)

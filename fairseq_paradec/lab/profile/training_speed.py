@@ -11,14 +11,11 @@ from ..data.journal import Journal
 from ..data.samples import series, speed_ups
 from ..data.table import Cells, Table, column
 from ..measure import rounds
-from . import update_speed
 from .asked import Training
 
 
 def measure(asked: Training, journal: Journal) -> Table:
     """Train all architectures in alternation; return the table."""
-    if asked.before is not None:
-        return update_speed.measure(asked, journal)
     usable_device(asked.device)
     torch.set_num_threads(asked.threads)
     trainees = [Trainee(asked.data, arch, asked.flags, asked.device) for arch in asked.arch]
