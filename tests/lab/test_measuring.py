@@ -11,7 +11,7 @@ from support.commands import DEMO
 from fairseq_paradec.cli.main import main
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.measure.clock import Clock
-from fairseq_paradec.lab.profile import clients, modules, start_up
+from fairseq_paradec.lab.profile import clients, harness, modules, start_up
 
 
 def profile(words):
@@ -91,7 +91,7 @@ def test_finished_rounds_are_kept(tmp_path, capsys, monkeypatch):
     out, rounds = tmp_path / "modules.json", []
     given = [str(DEMO), "--path", str(DEMO / "model.pt"), "--sentences", "2", "--rounds", "3"]
     given += ["--busy", "--out", str(out), "--decoder", "greedy"]
-    real = modules.rounds.undisturbed
+    real = harness.rounds.undisturbed
 
     def undisturbed(work, busy):
         rounds.append(work)
@@ -99,7 +99,7 @@ def test_finished_rounds_are_kept(tmp_path, capsys, monkeypatch):
             raise KeyboardInterrupt
         return real(work, busy)
 
-    monkeypatch.setattr(modules.rounds, "undisturbed", undisturbed)
+    monkeypatch.setattr(harness.rounds, "undisturbed", undisturbed)
     assert profile(["modules", *given]) == 130 and not out.exists()
     assert profile(["modules", *given, "--decoder", "pgj"]) == 2
     assert "holds an unfinished run with other argument decoder" in capsys.readouterr().err

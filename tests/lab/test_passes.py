@@ -1,6 +1,5 @@
-"""``paradec-passes``: what a pass reads and computes is counted right, and what comes of it."""
+"""``paradec profile passes``: what a pass reads and computes, and what comes of it."""
 
-import argparse
 import copy
 import json
 
@@ -10,7 +9,6 @@ from support.builders import batch, task_for, tiny_model
 from support.commands import DEMO, ROOT
 from support.tables import run
 
-from fairseq_paradec.cli.arguments import declare_sized_model
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.settings import Engine
@@ -18,16 +16,14 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis import pass_costs
 from fairseq_paradec.lab.data import documents
 from fairseq_paradec.lab.data.table import Value
-from fairseq_paradec.lab.measure.passes import estimate
-from fairseq_paradec.lab.measure.passes.models import SIZES, SizedModel, check_model
-from fairseq_paradec.lab.measure.pieces import PIECES, decoder_pieces, encoder_pieces
 from fairseq_paradec.lab.measure.specs import read
+from fairseq_paradec.lab.profile.asked import SizedModel
+from fairseq_paradec.lab.profile.passes import bench, estimate
+from fairseq_paradec.lab.profile.passes.models import SIZES, check_model
+from fairseq_paradec.lab.profile.passes.pieces import PIECES, decoder_pieces, encoder_pieces
 
-#: The shortest run: random weights, one repetition in one round.
-QUICK = (
-    "--arch-size tiny --vocabulary 50 --rounds 1 --repetitions 1 --memory-mib 1 --matrix 32 "
-    "--chunks 1,5 --block-sizes 4 --busy"
-).split()
+#: A short run: random weights, one round.
+QUICK = ("--arch-size tiny --vocabulary 50 --rounds 1 --chunks 1,5 --block-sizes 4 --busy").split()
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 OTHER = ROOT / "results" / "modules-tiny.json"
 
@@ -265,9 +261,17 @@ def document(tmp_path_factory):
     out = tmp_path_factory.mktemp("passes") / "passes-quick.json"
     argv = [*QUICK, "--engines", "torch,native-bf16", "--peers", "--out", str(out)]
     argv += ["--acceptance", str(BENCHMARK)]
-    assert paradec(["profile", "passes", *argv]) == 0
-    found = json.loads(out.read_text(encoding="utf-8"))
-    return found | {"command": "as typed"}  # the test's own paths are no checkout's
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        assert paradec(["profile", "passes", *argv]) == 0
+    document = json.loads(out.read_text(encoding="utf-8"))
+    return document | {"command": "as typed"}  # the test's own paths are no checkout's
+
+
+def shorten(patch):
+    """Let a run have one repetition, and small memory and matrices."""
+    for name, value in (("REPETITIONS", 1), ("READ_MIB", 1), ("MATRIX", 32)):
+        patch.setattr(bench, name, value)
 
 
 def test_the_document(document):
@@ -324,22 +328,22 @@ def test_the_results_page_refuses_others(document, tmp_path):
     ("drafter", "measured"),
     [("drafter", "drafter, 4 masks"), ("model", "token drafter, 1 token"), ("heads", "heads, ")],
 )
-def test_a_checkpoint_with_its_drafter(capsys, drafter, measured):
-    argv = [str(DEMO), "--path", str(DEMO / "model.pt"), *QUICK[4:], "--batch", "2"]
+def test_a_checkpoint_with_its_drafter(capsys, monkeypatch, drafter, measured):
+    shorten(monkeypatch)
+    argv = [str(DEMO), "--path", str(DEMO / "model.pt"), *QUICK[4:]]
     assert paradec(["profile", "passes", *argv, "--drafter-path", str(DEMO / f"{drafter}.pt")]) == 0
     printed = capsys.readouterr().out
     assert "vocabulary 7944" in printed and f"| {measured}" in printed
 
 
-def test_a_size_has_its_vocabulary_and_its_name_is_a_choice():
+def test_a_size_has_its_vocabulary():
     for size in SIZES:
-        model = SizedModel(None, None, size, None, None, ["native"])
+        nothing = dict.fromkeys(("data", "path", "vocabulary", "drafter_path"))
+        model = SizedModel(
+            arch_size=size, engines=["native"], threads=1, rounds=1, busy=True, **nothing
+        )
         check_model(model)
         assert model.num_words == (256206 if size.startswith("nllb") else 7944)
-    parser = argparse.ArgumentParser()
-    declare_sized_model(parser, "native")
-    (given,) = [one for one in parser._actions if one.dest == "arch_size"]
-    assert set(given.choices) == set(SIZES)
 
 
 def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):
@@ -348,7 +352,6 @@ def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):
         ([*QUICK, "--engines", "torch,fp8"], "--engines 'fp8' native-int8"),
         (["--path", "model.pt"], "DATA fairseq-preprocess"),
         ([], "--path --arch-size"),
-        ([*QUICK, "--batch", "2", "--acceptance", str(BENCHMARK)], "--batch --acceptance"),
         ([*QUICK, "--acceptance", str(OTHER)], f"--acceptance {OTHER.name} paradec benchmark"),
         ([str(DEMO), "--path", str(DEMO / "ibdecoder.pt"), *QUICK[4:]], "ReorderedTransformer"),
     ):

@@ -12,7 +12,6 @@ from torch.profiler import ProfilerActivity, profile
 from ...engine.chunk import ChunkScorer
 from ..data.table import Table
 from ..measure.rounds import now
-from ..measure.specs import read
 from ..measure.systems import FairseqSystem
 from .asked import Launches
 from .harness import load
@@ -123,7 +122,7 @@ def _pass_row(what: str, batch: int, once: Callable[[], Any], device: str) -> di
 
 def measure(asked: Launches) -> Table:
     """Measure decoders and passes; return the table."""
-    systems, sentences = load(asked, [*map(read, asked.decoder or ())])
+    systems, sentences = load(asked)
     first = systems[0]
     sizes = [size for size in asked.batch_sizes if size <= len(sentences)]
     rows = [decoder_row(system, sentences, size) for size in sizes for system in systems]

@@ -12,8 +12,8 @@ from ....decoding.provenance import NATIVE
 from ....engine.native.stack import FORMS, NativeMap
 from ....row import Row
 from ....token_rules import TokenRules
-from ..clock import Clock, Parts
-from ..pieces import DTYPES, Call
+from ...measure.clock import Clock, Parts
+from .pieces import DTYPES, Call
 
 WARM_UP = 3  # untimed calls before each cell's timed ones
 SLOW = 4  # whole searches and large tensors: one repetition for so many of a pass

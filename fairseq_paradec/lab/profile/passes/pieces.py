@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor, nn
 
-from ...engine.decoder_pass import embed
-from ...engine.encoder import LeanEncoder
-from ...engine.masks import attention_bias
-from ...engine.native.packing import NativeEncoder
-from ...errors import option_error
+from ....engine.decoder_pass import embed
+from ....engine.encoder import LeanEncoder
+from ....engine.masks import attention_bias
+from ....engine.native.packing import NativeEncoder
+from ....errors import option_error
 
 # The pieces, in the order of a pass.
 PIECES = (

@@ -1,8 +1,7 @@
 """The model whose passes are measured: a checkpoint, or random weights of a known size."""
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from ....plugin.tasks import loading
 from ....plugin.tasks.flags import ParallelTranslationConfig
 from ....plugin.tasks.translation import ParallelTranslationTask
 from ....registry import ANY, HEADS
+from ..asked import SizedModel
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
 SIZES = {
@@ -28,8 +28,6 @@ SIZES = {
     "nllb-600m": (12, 1024, 4096, 16),
     "nllb-3.3b": (24, 2048, 8192, 16),
 }
-#: The default of --vocabulary, and those of sizes that have another.
-WORDS, WORDS_OF = 7944, {"nllb-600m": 256206, "nllb-3.3b": 256206}
 #: Sizes whose layers are one, repeated: torch's copy of all would be 13 GB. Packed ones are copies.
 REPEATED = ("nllb-3.3b",)
 # Of --vocabulary: fairseq's special tokens, and two words.
@@ -74,30 +72,6 @@ class Pair(NamedTuple):
             HEADS: self.heads,
             None: self.model,
         }.get(kind)
-
-
-@dataclass(frozen=True)
-class SizedModel:
-    """A checkpoint or random weights, and engines: see ``cli.arguments.declare_sized_model``."""
-
-    data: str | None  # fairseq's data folder, with a ``path``
-    path: str | None  # the checkpoint; None: there is an ``arch_size``
-    arch_size: str | None  # a key of SIZES; None: there is a ``path``
-    vocabulary: int | None  # of random weights; None: the size's own
-    drafter_path: str | None  # a drafter of the checkpoint, or heads
-    engines: Sequence[str]  # some of ENGINES
-
-    @property
-    def num_words(self) -> int:
-        """The vocabulary of random weights."""
-        if self.vocabulary is None:
-            return WORDS_OF.get(self.arch_size or "", WORDS)
-        return self.vocabulary
-
-    @property
-    def name(self) -> str:
-        """The checkpoint's path, or the size of random weights."""
-        return self.path or f"{self.arch_size}, random weights"
 
 
 def check_model(args: SizedModel) -> None:
