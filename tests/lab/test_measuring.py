@@ -31,9 +31,11 @@ class StandingClock(Clock):
 def test_calls_inside_calls_are_counted_once():
     def scorer():
         """One whose methods take a known time."""
-        one = SimpleNamespace(log_probs=lambda: None, encode=lambda: (take(10), one.start()))
-        one.start, one.fill, one.step, one.choose = (lambda s=s: take(s) for s in (5, 20, 30, 2))
-        return one
+        timed = SimpleNamespace(log_probs=lambda: None, encode=lambda: (take(10), timed.start()))
+        timed.start, timed.fill, timed.step, timed.choose = (
+            lambda s=s: take(s) for s in (5, 20, 30, 2)
+        )
+        return timed
 
     def take(seconds):
         clock.time += seconds
@@ -169,11 +171,11 @@ def test_clients_of_a_server_are_measured(tmp_path, capsys):
 
 def test_clients_ask_all_and_notice_other_answers():
     """With a server that answers by the number of a request, in the order in which they come."""
-    found = asyncio.run(answered(lambda port, asked: clients.in_turn(port, asked, 3), 20))
-    assert [one[0] for one in found.answers] == ["a"] * 20
-    assert 0 < max(found.each) <= found.seconds
+    together = asyncio.run(answered(lambda port, asked: clients.in_turn(port, asked, 3), 20))
+    assert [answer[0] for answer in together.answers] == ["a"] * 20
+    assert 0 < max(together.each) <= together.seconds
     late = asyncio.run(answered(lambda port, asked: clients.at_random(port, asked, 1000, 1), 20))
-    assert sorted(late.answers) == sorted(found.answers) and min(late.each) > 0
+    assert sorted(late.answers) == sorted(together.answers) and min(late.each) > 0
     typed = asyncio.run(answered(lambda port, asked: clients.typing(port, asked, True), 3))
     assert typed.answers == ["a 1", "a 2 after a 1", "a 3 after a 2 after a 1"]
     with pytest.raises(UsageError, match="paradec serve: too many"):

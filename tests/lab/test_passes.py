@@ -72,13 +72,13 @@ def test_pieces_counted_by_hand():
 
 def weights(*modules):
     """The weights of modules, tables and None among them."""
-    return sum(p.numel() for one in modules if one is not None for p in one.parameters())
+    return sum(p.numel() for module in modules if module is not None for p in module.parameters())
 
 
 def keys_of(decoder):
     """The weights that make the source's keys and values, which an encoder's pass reads."""
     attentions = [layer.encoder_attn for layer in decoder.layers]
-    return weights(*(m for one in attentions for m in (one.k_proj, one.v_proj)))
+    return weights(*(m for attention in attentions for m in (attention.k_proj, attention.v_proj)))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_pieces_hold_every_weight_once(variant):
 def made(**changes):
     """A document made by hand: bandwidth 1 GB/s, peak 10 GFLOP/s, passes of round numbers."""
 
-    def one(part, chunk, ms, read, flops):
+    def timed(part, chunk, ms, read, flops):
         piece = {"name": "all", "weights": 0, "bytes": read, "cache_bytes": 0, "flops": flops}
         return {
             "part": part,
@@ -133,13 +133,13 @@ def made(**changes):
             {"engine": "torch", "dtype": "fp32", "flops": 10**9, "seconds": [[0.3, 0.3]]},
         ],
         "passes": [
-            one("encoder", None, 3.0, 10**6, 10**6),  # floor: 1 ms of reading
-            one("decoder", 1, 4.0, 2 * 10**6, 10**6),  # 2 ms of reading
-            one("decoder", 5, 6.0, 2 * 10**6, 5 * 10**7),  # 5 ms of computing
-            one("drafter's encoder", None, 0.5, 10**5, 1),
-            one("drafter", 4, 2.0, 10**6, 1),
-            one("token drafter's encoder", None, 0.25, 10**5, 1),
-            one("token drafter", 1, 1.0, 10**6, 1),
+            timed("encoder", None, 3.0, 10**6, 10**6),  # floor: 1 ms of reading
+            timed("decoder", 1, 4.0, 2 * 10**6, 10**6),  # 2 ms of reading
+            timed("decoder", 5, 6.0, 2 * 10**6, 5 * 10**7),  # 5 ms of computing
+            timed("drafter's encoder", None, 0.5, 10**5, 1),
+            timed("drafter", 4, 2.0, 10**6, 1),
+            timed("token drafter's encoder", None, 0.25, 10**5, 1),
+            timed("token drafter", 1, 1.0, 10**6, 1),
         ],
         "searches": [
             search("fairseq beam 5", 10.0, 5.0),
@@ -154,7 +154,7 @@ def made(**changes):
 
 def test_the_floor_is_the_larger_of_reading_and_computing():
     document = made()
-    first, second = (one["pieces"][0] for one in document["passes"][1:3])
+    first, second = (timed["pieces"][0] for timed in document["passes"][1:3])
     reading = pass_costs.floor(document, "fp32", [first])
     assert (reading.seconds, reading.by) == (pytest.approx(0.002), "reading")
     assert reading.computing == pytest.approx(0.0001)
@@ -239,12 +239,12 @@ def test_an_estimate_by_hand():
 
 
 def test_acceptance_is_read_from_a_benchmark():
-    found = estimate.read_acceptance(BENCHMARK, 10)
-    systems = {one["label"]: one for one in found["systems"]}
+    acceptance = estimate.read_acceptance(BENCHMARK, 10)
+    systems = {system["label"]: system for system in acceptance["systems"]}
     assert systems["fairseq beam 5"]["passes"] == pytest.approx(15.412)
     assert (systems["gad"]["chunk"], systems["gad"]["masks"]) == (11, 10)
-    assert "gad" in found["assumed"] and "pgj 5" not in found["assumed"]
-    assert found["left_out"] == ["`drafter alone`: another model"]
+    assert "gad" in acceptance["assumed"] and "pgj 5" not in acceptance["assumed"]
+    assert acceptance["left_out"] == ["`drafter alone`: another model"]
     for command, said in {
         "hgj --hybrid-length 4 --block-size 8": "its passes differ (--hybrid-length)",
         "assisted --draft-tree 9": "its passes differ (--draft-tree)",
@@ -277,8 +277,8 @@ def shorten(patch):
 def test_the_document(document):
     setting = document["setting"]
     assert (setting["vocabulary"], setting["batch"], setting["threads"]) == (50, 1, 1)
-    bf16 = [one for one in document["passes"] if one["engine"] == "native-bf16"]
-    named = [(one["part"], one["chunk"]) for one in bf16]
+    bf16 = [timed for timed in document["passes"] if timed["engine"] == "native-bf16"]
+    named = [(timed["part"], timed["chunk"]) for timed in bf16]
     assert named == [
         ("encoder", None),
         ("decoder", 1),
@@ -289,7 +289,7 @@ def test_the_document(document):
         ("token drafter", 1),
         ("heads", 4),
     ]
-    assert [(one["engine"], one["passes"]) for one in document["searches"]] == [
+    assert [(timed["engine"], timed["passes"]) for timed in document["searches"]] == [
         ("fairseq", 21),
         ("fairseq", 21),
         ("torch", 21),
