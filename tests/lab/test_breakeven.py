@@ -29,6 +29,7 @@ from fairseq_paradec.lab.profile import asked, breakeven, oracle
 from fairseq_paradec.lab.profile.passes import models
 from fairseq_paradec.lab.profile.passes.models import random_pair
 from fairseq_paradec.lab.settings import settings
+from fairseq_paradec.model_checks import TRANSFORMER
 from tools.site.published import read_result
 
 BREAKEVEN = ["profile", "breakeven"]
@@ -53,7 +54,7 @@ def test_right_and_wrong_words():
 def test_given_drafts_and_the_drafters_cache(monkeypatch):
     """The verifier as its own drafter drafts greedy's tokens, whatever was rejected before."""
     pair = random_pair("tiny", 50, 1)
-    pair = pair._replace(token_drafter=pair.model)
+    pair = pair._replace(helpers={TRANSFORMER: pair.model})
     given = "--arch-size tiny --sentences 3 --decoder assisted --block-sizes 4 --rates 0.5"
     given += " --drafter-dtype fp32"  # so that they are its own
     args = made(*given.split())

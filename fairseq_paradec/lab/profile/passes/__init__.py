@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from ....errors import option_error
+from ....model_checks import BLOCK_NAT, TRANSFORMER
+from ....registry import HEADS
 from ...data.documents import PASSES, VERSION, check
 from ...data.journal import Journal
 from ...data.table import Result
@@ -29,9 +31,10 @@ def _check_positions(asked: Passes, pair: Pair) -> None:
     """Refuse passes beyond a model's positions."""
     target = pair.model.max_positions()[1]
     longest = max(CACHED + max(asked.chunks), SEARCH_TOKENS + 2, PEER_TOKENS + 1)
-    for drafter in filter(None, (pair.drafter, pair.token_drafter)):
-        target = min(target, drafter.decoder.max_positions())
-    if pair.drafter is not None:
+    for kind in (BLOCK_NAT, TRANSFORMER):
+        if (drafter := pair.helper(kind)) is not None:
+            target = min(target, drafter.decoder.max_positions())
+    if pair.helper(BLOCK_NAT) is not None:
         longest = max(longest, CACHED + NEW_TOKENS + max(asked.block_sizes))
     if longest > target:
         raise option_error("--chunks, --block-sizes", f"{longest} positions", f"at most {target}")
@@ -59,15 +62,16 @@ def measure(asked: Passes, journal: Journal) -> Result:
     with torch.inference_mode():
         bench = Bench(pair, asked, peer)
         others = bench.run(journal)
-    named = asked.drafter_path or "as block_nat_fast"
+    named, drafter = asked.drafter_path or "as block_nat_fast", pair.helper(BLOCK_NAT)
+    heads = pair.helper(HEADS)
     setting = {
         "model": asked.name,
         "sizes": sizes(pair.model),
         "vocabulary": len(pair.task.target_dictionary),
-        "drafter": "none" if pair.drafter is None else named,
-        "heads": 0 if pair.heads is None else pair.heads.block_size - 1,
-        "drafter sizes": "none" if pair.drafter is None else sizes(pair.drafter),
-        "token drafter": "none" if pair.token_drafter is None else sizes(pair.token_drafter),
+        "drafter": "none" if drafter is None else named,
+        "heads": 0 if heads is None else heads.block_size - 1,
+        "drafter sizes": sizes(drafter),
+        "token drafter": sizes(pair.helper(TRANSFORMER)),
         "batch": 1,
         "source length": SOURCE_LENGTH,
         "cached": CACHED,

@@ -14,7 +14,9 @@ from ....engine.block import BlockScorer
 from ....engine.chunk import ChunkScorer
 from ....engine.projection import DraftProjection
 from ....engine.settings import Engine
+from ....model_checks import BLOCK_NAT, TRANSFORMER
 from ....plugin.tasks import loading
+from ....registry import HEADS
 from ....row import Row
 from ....token_rules import TokenRules
 from ...analysis.pass_costs import LOOPED, PLAIN, dtype_of
@@ -133,12 +135,12 @@ class Bench:
             # A native pass is not made of pieces.
             calls = {} if scorer.native else piece_calls(scorer, tokens)
             self._add_pass("decoder", name, width, counts, whole, prepare=prepare, alone=calls)
-        if self.pair.drafter is not None:
-            self._add_drafter(name, engine, scorer, prepare)
-        if self.pair.token_drafter is not None:
-            self._add_token_drafter(name, engine, scorer, prepare)
-        if self.pair.heads is not None:
-            self._add_heads(name, scorer)
+        if (drafter := self.pair.helper(BLOCK_NAT)) is not None:
+            self._add_drafter(drafter, name, engine, scorer, prepare)
+        if (drafter := self.pair.helper(TRANSFORMER)) is not None:
+            self._add_token_drafter(drafter, name, engine, scorer, prepare)
+        if (heads := self.pair.helper(HEADS)) is not None:
+            self._add_heads(heads, name, scorer)
 
     def _behind(self, scorer: Any, *before: Call) -> Call:
         """Return what puts a scorer that encodes behind CACHED tokens."""
@@ -177,12 +179,14 @@ class Bench:
         self._add_pass(f"{part}'s encoder", name, None, counts, begin, prepare=encode)
         return begin
 
-    def _add_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
+    def _add_drafter(
+        self, drafter: Any, name: str, engine: Engine, scorer: Any, encode: Call
+    ) -> None:
         """Add the drafting passes of an engine, and what comes before them."""
-        draft = BlockScorer(self.pair.drafter, drafting(engine))
+        draft = BlockScorer(drafter, drafting(engine))
         (row,) = self.target[:, 1:].tolist()  # a drafter needs no start symbol
         cached, prefixes = [row[:CACHED]], [row[: CACHED + NEW_TOKENS]]
-        shared = self.pair.drafter.shares_encoder
+        shared = drafter.shares_encoder
         begin = self._add_encoder("drafter", name, draft, scorer, shared, encode)
 
         def prepare(masks: int) -> None:
@@ -196,17 +200,19 @@ class Bench:
             return draft.projection.draft(states, self.rules.at(self.rows)).tokens
 
         for masks in self.asked.block_sizes:
-            filled = self.pair.drafter.masks(masks)
+            filled = drafter.masks(masks)
             seen = CACHED + NEW_TOKENS + filled
             width = NEW_TOKENS + filled if draft.caches_prefix else seen
             counts = decoder_pieces(draft, SOURCE_LENGTH, width, seen, masks)
             whole, before = partial(fill, masks), partial(prepare, masks)
             self._add_pass("drafter", name, masks, counts, whole, prepare=before)
 
-    def _add_token_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
+    def _add_token_drafter(
+        self, drafter: Any, name: str, engine: Engine, scorer: Any, encode: Call
+    ) -> None:
         """Add the pass of a drafter for one token, and what comes before."""
-        draft = ChunkScorer(self.pair.token_drafter, drafting(engine))
-        shared = same_encoder(self.pair.model, self.pair.token_drafter)
+        draft = ChunkScorer(drafter, drafting(engine))
+        shared = same_encoder(self.pair.model, drafter)
         begin = self._add_encoder("token drafter", name, draft, scorer, shared, encode)
         prepare = self._behind(draft, encode, begin)
         prepare()
@@ -215,23 +221,23 @@ class Bench:
         whole = pass_call(draft, tokens, self.rules, self.rows)
         self._add_pass("token drafter", name, 1, counts, whole, prepare=prepare)
 
-    def _add_heads(self, name: str, scorer: Any) -> None:
+    def _add_heads(self, modules: Any, name: str, scorer: Any) -> None:
         """Add the heads of an engine: all of them at once, behind one state of each sentence."""
         dtype = DRAFTS if scorer.native else None
-        heads = scorer.heads(self.pair.heads, dtype)
+        heads = scorer.heads(modules, dtype)
         words = self.pair.task.target_dictionary
         drafts = DraftProjection(self.pair.model, None, words, dtype)
         projection = drafts.part(scorer.projection, self.rules)
         last = self.target[:, CACHED : CACHED + 1]
         states = scorer.step(last)[:, -1].clone()
-        count = self.pair.heads.block_size - 1
+        count = modules.block_size - 1
 
         def draft() -> Tensor:
             following = scorer.embed(last[:, 0]) if heads.seen else None
             drafted = heads(states, range(1, count + 1), following)
             return projection.draft(drafted, self.rules.at(self.rows)).tokens
 
-        counts = heads_pieces(scorer, self.pair.heads, projection)
+        counts = heads_pieces(scorer, modules, projection)
         self._add_pass("heads", name, count, counts, draft)
 
     # ---- searches ------------------------------------------------------------------------------

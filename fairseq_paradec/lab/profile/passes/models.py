@@ -59,19 +59,12 @@ class Pair(NamedTuple):
 
     task: Any  # with dictionaries
     model: Any  # a Transformer, the verifier
-    drafter: Any  # a BlockNatModel, or None
-    token_drafter: Any  # a Transformer that drafts token by token, or None
-    heads: Any  # BlockHeads, or None
+    helpers: Mapping[str | None, Any]  # what drafts, by kind: some of DRAFTERS
     args: Any = None  # the model's options, of random weights; else None
 
     def helper(self, kind: str | None) -> Any:
         """Return what drafts for a method with drafters of a kind; the model, for None."""
-        return {
-            BLOCK_NAT: self.drafter,
-            TRANSFORMER: self.token_drafter,
-            HEADS: self.heads,
-            None: self.model,
-        }.get(kind)
+        return self.model if kind is None else self.helpers.get(kind)
 
 
 def check_model(args: SizedModel) -> None:
@@ -140,7 +133,7 @@ def random_pair(
             "max_target_positions": 1024,
             "drafter_block_size": 1,  # any block is filled as it is
         }
-        made: dict[str, Any] = {}
+        made: dict[str | None, Any] = {}
         if BLOCK_NAT in kinds:
             made[BLOCK_NAT] = _build("block_nat_fast", given, task)[0]
         if TRANSFORMER in kinds and token_drafter.size is None:
@@ -155,14 +148,7 @@ def random_pair(
             made[TRANSFORMER] = _transformer(token_drafter.size, task)[0]
         if HEADS in kinds:
             made[HEADS] = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
-    return Pair(
-        task,
-        model,
-        drafter=made.get(BLOCK_NAT),
-        token_drafter=made.get(TRANSFORMER),
-        heads=made.get(HEADS),
-        args=args,
-    )
+    return Pair(task, model, made, args)
 
 
 def _transformer(size: str, task: Any) -> tuple[Any, argparse.Namespace]:
@@ -217,16 +203,16 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
     models, task = loading.load(data, path)
     if len(models) > 1:
         raise option_error("--path", path, "one checkpoint")
-    heads, drafter, token_drafter = getattr(models[0], "block_heads", None), None, None
+    helpers: dict[str | None, Any] = {}
+    if (heads := getattr(models[0], "block_heads", None)) is not None:
+        helpers[HEADS] = heads
     if drafter_path is not None:
         helper = task.drafters.load(drafter_path, ANY, models)
         if isinstance(helper, BlockHeads):
-            heads = helper
-        elif is_block_nat([helper]):
-            drafter = helper
+            helpers[HEADS] = helper
         else:
-            token_drafter = helper
-    return Pair(task, models[0], drafter, token_drafter, heads)
+            helpers[BLOCK_NAT if is_block_nat([helper]) else TRANSFORMER] = helper
+    return Pair(task, models[0], helpers)
 
 
 def parse_engine(text: str) -> Engine:
@@ -238,7 +224,9 @@ def parse_engine(text: str) -> Engine:
 
 
 def sizes(model: Any) -> str:
-    """Describe a model, for example ``4+4 layers, d=128, ffn 256, 4 heads``."""
+    """Describe a model, for example ``4+4 layers, d=128, ffn 256, 4 heads``; None: ``none``."""
+    if model is None:
+        return "none"
     encoder, decoder = model.encoder, model.decoder
     first = decoder.layers[0]
     return (
