@@ -106,6 +106,11 @@ class Decoders:
 
 #: The vocabulary of random weights, and those of sizes that have another.
 WORDS, WORDS_OF = 7944, {"nllb-600m": 256206, "nllb-3.3b": 256206}
+#: The help of --engines.
+ENGINES = (
+    "what computes passes, with commas: native, native-bf16, native-int8, torch, torch-bf16, "
+    "torch-fp16, torch-int8; without a dtype in fp32"
+)
 
 
 def words_of(arch_size: str | None) -> int:
@@ -128,13 +133,7 @@ class SizedModel(Rounds):
     drafter_path: str | None = flag(
         "with --path: a drafter of it, or heads; --arch-size has its own"
     )
-    engines: Sequence[str] = flag(
-        "what computes passes, with commas: native, native-bf16, native-int8, torch, torch-bf16, "
-        "torch-fp16, torch-int8; without a dtype in fp32",
-        ["native", "torch"],
-        type=parse_words,
-        metavar="LIST",
-    )
+    engines: Sequence[str] = flag(ENGINES, ["native", "torch"], type=parse_words, metavar="LIST")
     threads: int = flag("of the CPU", 1, type=arguments.number_of_threads)
 
     @property
@@ -233,10 +232,7 @@ class BreakEven(SizedModel):
     sentences: int = flag("from short to long", 24, type=number)
     plot: Path | None = flag("picture to write, .png or .svg", metavar="FILE", type=Path)
     engines: Sequence[str] = flag(
-        "as of profile passes",
-        ["native", "native-bf16", "native-int8"],
-        type=parse_words,
-        metavar="LIST",
+        ENGINES, ["native", "native-bf16", "native-int8"], type=parse_words, metavar="LIST"
     )
     title: str | None  # of table and picture; None: made of the model's name
 

@@ -302,8 +302,7 @@ class Bench:
             cell.run(1)
         results, others = in_rounds(self.asked, journal, "cells", cells, [REPETITIONS], Cell.run)
         for cell, by_round in zip(cells, results, strict=True):
-            for (seconds,) in by_round:
-                cell.keep(seconds)
+            cell.keep([timed for (timed,) in by_round])
         return others
 
     def report(self) -> dict[str, Any]:

@@ -63,10 +63,9 @@ class Cell:
         timed = [self.once() for _ in range(repetitions)]
         return {name: [round(seconds[name], 8) for seconds in timed] for name in timed[0]}
 
-    def keep(self, timed: Mapping[str, list[float]]) -> None:
-        """Keep a round's seconds."""
-        for name, seconds in timed.items():
-            self.rounds.setdefault(name, []).append(seconds)
+    def keep(self, by_round: Sequence[Mapping[str, list[float]]]) -> None:
+        """Keep what ``run`` returned in each round."""
+        self.rounds = {name: [timed[name] for timed in by_round] for name in by_round[0]}
 
     def report(self) -> dict[str, Any]:
         """Return the samples, as the document has them."""
