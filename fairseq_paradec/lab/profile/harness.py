@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,9 @@ from ..measure.loading import choose
 from ..measure.specs import Spec, read
 from ..measure.systems import FairseqSystem, Models
 from .asked import Decoders, Rounds
+
+#: Begins a command of this package, in a process of its own.
+PARADEC = (sys.executable, "-m", "fairseq_paradec")
 
 R = TypeVar("R")
 S = TypeVar("S")

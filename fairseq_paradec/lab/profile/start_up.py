@@ -17,10 +17,7 @@ from ...errors import UsageError, option_error
 from ..data.journal import Journal
 from ..data.table import Cells, Table, column
 from .asked import Starts, words_of
-from .harness import in_rounds
-
-PARADEC = [sys.executable, "-m", "fairseq_paradec"]
-
+from .harness import PARADEC, in_rounds
 
 # A process begins with the memory of the one that starts it, to the system: that is a small one.
 LAUNCH = """
