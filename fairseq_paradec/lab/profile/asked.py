@@ -135,6 +135,10 @@ class SizedModel(Rounds):
     )
     engines: Sequence[str] = flag(ENGINES, ["native", "torch"], type=parse_words, metavar="LIST")
     threads: int = flag("of the CPU", 1, type=arguments.number_of_threads)
+    # Of what drafts token by token for random weights; see ``random_pair``.
+    drafter_width: int | None = None
+    drafter_layers: int = 1
+    drafter_size: str | None = None
 
     @property
     def num_words(self) -> int:

@@ -39,7 +39,7 @@ from ..measure.traits import drafting as drafting_methods
 from .asked import BreakEven
 from .harness import in_rounds, speed_up
 from .oracle import give_oracle, with_errors
-from .passes.models import Pair, RandomDrafter, check_model, make_pair, parse_engine, sizes
+from .passes.models import Pair, check_model, make_pair, parse_engine, sizes
 
 GREEDY, SHORTLIST, DTYPE = "greedy", "drafter_shortlist", "drafter_dtype"
 # Random weights: lengths of sources, with </s>; an output has as many tokens as its source.
@@ -161,11 +161,6 @@ def find_drafters(pair: Pair, asked: BreakEven) -> dict[str, str | None]:
             drafters[decoder] = path = f"random {decoder}"
             pair.task.drafters.lend(path, there[decoder], pair.model)
     return drafters
-
-
-def _random_drafter(asked: BreakEven) -> RandomDrafter:
-    """Return what drafts token by token for random weights."""
-    return RandomDrafter(asked.drafter_width, asked.drafter_layers, asked.drafter_size)
 
 
 def make_samples(pair: Pair, asked: BreakEven) -> list[Any]:
@@ -333,7 +328,7 @@ def _greedy(asked: BreakEven, journal: Journal) -> Table:
     """Measure drafts of greedy search."""
     drafted = max(1, max(asked.block_sizes) - 1)  # blockwise counts the verifier's own token
     kinds = {METHODS[name].drafter for name in asked.decoder or drafting_methods()}
-    pair = make_pair(asked, drafted, _random_drafter(asked), kinds)
+    pair = make_pair(asked, drafted, kinds)
     drafters = find_drafters(pair, asked)
     if asked.drafter_shortlist and all(SHORTLIST not in METHODS[name].reads for name in drafters):
         raise excludes("--drafter-shortlist", asked.drafter_shortlist, " and ".join(drafters))
@@ -465,7 +460,7 @@ def _beams(asked: BreakEven, journal: Journal) -> Table:
     for decoder in asked.decoder or ():
         if decoder not in able:
             raise option_error("--decoder", decoder, f"{', '.join(able)} with --beam")
-    pair = make_pair(asked, 1, _random_drafter(asked))
+    pair = make_pair(asked, 1)
     drafters = {name: path for name, path in find_drafters(pair, asked).items() if name in able}
     with torch.inference_mode():
         compared, samples = make_decoders(pair, drafters, asked), make_samples(pair, asked)

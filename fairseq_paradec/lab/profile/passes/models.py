@@ -41,19 +41,6 @@ HEAD_WIDTH = 32  # of a drafter of --drafter-width
 ENGINES = (NATIVE, "native-bf16", "native-int8", TORCH, "torch-bf16", "torch-fp16", "torch-int8")
 
 
-class RandomDrafter(NamedTuple):
-    """A drafter of random weights that drafts token by token."""
-
-    # of a shallow decoder, in heads of 32 with a feed-forward layer of twice the width; None: the
-    # model's sizes
-    width: int | None = None
-    layers: int = 1  # of a shallow decoder
-    size: str | None = None  # a key of SIZES: a Transformer with an encoder of its own
-
-
-SHALLOW = RandomDrafter()
-
-
 class Pair(NamedTuple):
     """What is measured."""
 
@@ -85,25 +72,23 @@ def check_model(args: SizedModel) -> None:
         parse_engine(name)
 
 
-def make_pair(
-    args: SizedModel,
-    block_size: int,
-    drafter: RandomDrafter = SHALLOW,
-    kinds: Collection[str | None] = DRAFTERS,
-) -> Pair:
+def make_pair(args: SizedModel, block_size: int, kinds: Collection[str | None] = DRAFTERS) -> Pair:
     """Load the checkpoint, or make random weights; see ``load_pair`` and ``random_pair``."""
     if args.path is not None and args.data is not None:
         return load_pair(args.data, args.path, args.drafter_path)
     assert args.arch_size is not None  # see check_model
-    return random_pair(args.arch_size, args.num_words, block_size, drafter, kinds)
+    drafter = args.drafter_width, args.drafter_layers, args.drafter_size
+    return random_pair(args.arch_size, args.num_words, block_size, kinds, *drafter)
 
 
 def random_pair(
     size: str,
     vocabulary: int,
     block_size: int,
-    token_drafter: RandomDrafter = SHALLOW,
     kinds: Collection[str | None] = DRAFTERS,
+    drafter_width: int | None = None,
+    drafter_layers: int = 1,
+    drafter_size: str | None = None,
 ) -> Pair:
     """Build a Transformer with random weights, and helpers of it.
 
@@ -114,8 +99,11 @@ def random_pair(
         size: a key of SIZES.
         vocabulary: tokens, fairseq's special ones among them.
         block_size: how many tokens the heads draft; they are of ``--head-layer per_head``.
-        token_drafter: what drafts token by token.
         kinds: which of DRAFTERS are built.
+        drafter_width: of the shallow decoder that drafts token by token, in heads of 32 with a
+            feed-forward layer of twice the width; None: the model's sizes.
+        drafter_layers: of that decoder.
+        drafter_size: a key of SIZES: a Transformer with an encoder of its own drafts instead.
     """
     words = Dictionary()
     for number in range(vocabulary - len(words)):
@@ -136,16 +124,16 @@ def random_pair(
         made: dict[str | None, Any] = {}
         if BLOCK_NAT in kinds:
             made[BLOCK_NAT] = _build("block_nat_fast", given, task)[0]
-        if TRANSFORMER in kinds and token_drafter.size is None:
-            shape = {} if token_drafter.width is None else _narrow(token_drafter.width)
-            shape["decoder_layers"] = token_drafter.layers
+        if TRANSFORMER in kinds and drafter_size is None:
+            shape = {} if drafter_width is None else _narrow(drafter_width)
+            shape["decoder_layers"] = drafter_layers
             made[TRANSFORMER] = _build("shallow_decoder", given | shape, task)[0]
         for drafter in made.values():  # one copy in memory: those of a large model are gigabytes
             pairs = zip(drafter.encoder.parameters(), model.encoder.parameters(), strict=True)
             for own, of in pairs:
                 own.data = of.data
-        if TRANSFORMER in kinds and token_drafter.size is not None:
-            made[TRANSFORMER] = _transformer(token_drafter.size, task)[0]
+        if TRANSFORMER in kinds and drafter_size is not None:
+            made[TRANSFORMER] = _transformer(drafter_size, task)[0]
         if HEADS in kinds:
             made[HEADS] = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
     return Pair(task, model, made, args)
