@@ -19,7 +19,7 @@ from ..output import complain, flush_errors, printable, whole_lines
 #: Threads of a process.
 MOST_THREADS = 1024
 
-#: Sizes of random weights; see lab/measure/passes/models.py.
+#: Sizes of random weights; see lab/profile/passes/models.py.
 ARCH_SIZES = ("tiny", "small", "base", "big", "nllb-600m", "nllb-3.3b")
 
 
@@ -133,53 +133,14 @@ def positive(text: str) -> float:
 
 
 def whole_numbers(text: str) -> list[int]:
-    """Read an argument that is a list of whole numbers with commas between them."""
-    return [whole_number(part) for part in text.split(",")]
+    """Read an argument that is a list of whole numbers with commas between them, each once."""
+    return [*dict.fromkeys(map(whole_number, text.split(",")))]
 
 
-def declare_table(
-    parser: argparse.ArgumentParser,
-    title: str | None,
-    out: str = "JSON file to write",
-    required: bool = True,
-) -> None:
-    """Declare the flags of the table that a command writes; ``out`` is the help of ``--out``."""
+def declare_table(parser: argparse.ArgumentParser, title: str | None, required: bool) -> None:
+    """Declare the flags of the table that a command writes."""
     parser.add_argument("--title", default=title, help="heading of the result, on pages")
-    parser.add_argument("--out", type=Path, required=required, help=out)
-
-
-def declare_sized_model(parser: argparse.ArgumentParser, engines: str) -> None:
-    """Declare a checkpoint, or random weights of a size, and engines; ``engines``: the default."""
-    add = parser.add_argument
-    add("data", metavar="DATA", nargs="?", help="fairseq data folder, with --path")
-    add("--path", help="checkpoint of a Transformer")
-    add(
-        "--arch-size",
-        choices=ARCH_SIZES,
-        help="instead of --path: random weights of this size",
-    )
-    add(
-        "--vocabulary",
-        type=whole_number,
-        help="with --arch-size (default: 7944; of nllb-* 256206)",
-    )
-    add("--drafter-path", help="with --path: a drafter of it, or heads; --arch-size has its own")
-    add(
-        "--engines",
-        default=engines,
-        metavar="LIST",
-        help="what computes passes, with commas: native, native-bf16, native-int8, torch, "
-        "torch-bf16, torch-fp16, torch-int8; without a dtype in fp32 "
-        f" (default: {engines})",
-    )
-
-
-def declare_timing(parser: argparse.ArgumentParser, rounds: str) -> None:
-    """Declare the flags of commands that time work in rounds; ``rounds`` says what a round is."""
-    add = parser.add_argument
-    add("--rounds", type=whole_number, default=5, help=f"{rounds}(default: 5)")
-    add("--threads", type=number_of_threads, default=1, help="CPU threads (default: 1)")
-    add("--busy", action="store_true", help="measure on a busy machine too; the result says so")
+    parser.add_argument("--out", type=Path, required=required, help="JSON file to write")
 
 
 def declare_device(parser: argparse.ArgumentParser) -> None:

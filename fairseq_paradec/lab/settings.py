@@ -18,16 +18,7 @@ class Made:
     title: str  # of the table
 
 
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """How a command times."""
-
-    rounds: int  # so many, interleaved
-    threads: int  # of the CPU
-    busy: bool  # also while others use the machine
-
-
 def settings(kind: type[S], args: argparse.Namespace, **made: Any) -> S:
     """Return a command's settings: each field is ``made``, or the argument of its name."""
-    names = {one.name for one in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: getattr(args, name) for name in names - made.keys()}, **made)

@@ -32,13 +32,15 @@ def test_otem_by_hand():
     Bigrams: the the (twice; not in the reference): 1; the x, x y, y x: 0.
     Of 6 unigrams 3 are surplus, of 5 bigrams 1; 6 tokens for 4: LP = exp(1 - 4/6).
     """
-    found = ngrams.over_translation([["the", "the", "the", "x", "y", "x"]], [list("abc") + ["the"]])
-    assert found.rates == (3 / 6, 1 / 5, 0.0, 0.0)
-    assert found.length_penalty == pytest.approx(math.exp(1 / 3))
-    assert found.otem() == pytest.approx(math.exp(1 / 3) * math.sqrt(0.5 * 0.2))
-    assert found.otem(1) == pytest.approx(math.exp(1 / 3) * 0.5)
-    assert found.otem(4) == 0.0
-    assert found.repeated == 2 / 6
+    surplus = ngrams.over_translation(
+        [["the", "the", "the", "x", "y", "x"]], [list("abc") + ["the"]]
+    )
+    assert surplus.rates == (3 / 6, 1 / 5, 0.0, 0.0)
+    assert surplus.length_penalty == pytest.approx(math.exp(1 / 3))
+    assert surplus.otem() == pytest.approx(math.exp(1 / 3) * math.sqrt(0.5 * 0.2))
+    assert surplus.otem(1) == pytest.approx(math.exp(1 / 3) * 0.5)
+    assert surplus.otem(4) == 0.0
+    assert surplus.repeated == 2 / 6
 
 
 def test_repetition_by_hand():
@@ -55,8 +57,8 @@ def test_repetition_by_hand():
     ):
         assert ngrams.repeated_tokens(text.split()) == count
     # ``the the the``: 2; ``a b a b``: none behind itself; across sentences: none. 2 of 8.
-    found = ngrams.repetition([["the", "the", "the"], list("abab"), ["b"]])
-    assert found == ngrams.Repetition(tokens=8, repeated=2, sentences=1) and found.rate == 2 / 8
+    repeats = ngrams.repetition([["the", "the", "the"], list("abab"), ["b"]])
+    assert repeats == ngrams.Repetition(tokens=8, repeated=2, sentences=1) and repeats.rate == 2 / 8
     assert ngrams.repetition([[], []]).rate == 0
 
 
@@ -73,12 +75,12 @@ def test_precision_of_ends_by_hand():
 
 def test_bins_have_equal_counts_in_order():
     assert quality.equal_bins([3, 1, 2, 1, 9], 2) == [[1, 3], [2, 0, 4]]
-    lengths = [len(one) for one in CORPUS]
+    lengths = [len(text) for text in CORPUS]
     for count in (1, 4, 7, len(CORPUS)):
         bins = quality.equal_bins(lengths, count)
-        assert sorted(i for one in bins for i in one) == list(range(len(CORPUS)))
-        assert {len(one) - len(CORPUS) // count for one in bins} <= {0, 1}
-        ranked = [lengths[i] for one in bins for i in one]
+        assert sorted(i for members in bins for i in members) == list(range(len(CORPUS)))
+        assert {len(members) - len(CORPUS) // count for members in bins} <= {0, 1}
+        ranked = [lengths[i] for members in bins for i in members]
         assert ranked == sorted(lengths)
 
 
@@ -124,9 +126,9 @@ def test_pairs_by_hand():
 
 def test_ngram_precision_of_long_sentences(tmp_path, capsys):
     ref = write(tmp_path / "ref", "a b c d", "z")
-    one, two = write(tmp_path / "one", "a b x d", "q"), write(tmp_path / "two", "a b c x", "q")
+    first, second = write(tmp_path / "one", "a b x d", "q"), write(tmp_path / "two", "a b c x", "q")
     options = ["--n", "1", "--n", "2", "--edges", "2", "--min-length", "4"]
-    assert table(capsys, "ngram-precision", one, two, ref, *options) == [
+    assert table(capsys, "ngram-precision", first, second, ref, *options) == [
         ["all", "75.0", "75.0", "+0.0", "33.3", "66.7", "+33.3"],
         ["left 2", "100.0", "100.0", "+0.0", "100.0", "100.0", "+0.0"],
         ["right 2", "50.0", "50.0", "+0.0", "0.0", "0.0", "+0.0"],
@@ -141,11 +143,11 @@ def stats(number, seconds, batch=1):
 def test_length_bins_with_times(tmp_path, capsys):
     ref = write(tmp_path / "ref", *["a b c d e"] * 4)
     src = write(tmp_path / "src", "1 2 3", "1", "1 2", "1 2 3 4")
-    one = write(tmp_path / "one", *["a b c d e"] * 4)
-    two = write(tmp_path / "two", "a b c d e", "x", "x", "a b c d e")
+    first = write(tmp_path / "one", *["a b c d e"] * 4)
+    second = write(tmp_path / "two", "a b c d e", "x", "x", "a b c d e")
     slow = write(tmp_path / "slow", stats(3, 4.0), stats(2, 2.0), stats(1, 1.0), stats(0, 3.0))
     fast = write(tmp_path / "fast", *(stats(i, 0.5) for i in range(4)))
-    rows = table(capsys, "length-bins", one, two, ref, src, "--bins", 2, "--stats", slow, fast)
+    rows = table(capsys, "length-bins", first, second, ref, src, "--bins", 2, "--stats", slow, fast)
     wanted = ["1-2 2 100.0 0.00 1500.0 500.0 3.0", "3-4 2 100.0 100.00 3500.0 500.0 7.0"]
     assert [" ".join(row) for row in rows[:2]] == wanted
     assert (rows[2][:2], rows[2][4:]) == (["all", "4"], ["2500.0", "500.0", "5.0"])
@@ -156,9 +158,9 @@ def test_contrastive_make_writes_pairs(tmp_path, capsys):
     ref = write(tmp_path / "ref", "Ein Mann steht .", "Leute .", "Zwei Hunde im Wasser laufen .")
     folder = tmp_path / "new" / "pairs"
     assert table(capsys, "contrastive-make", src, ref, folder) == [["3", "2", "1", "3"]]
-    found = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    written = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     source = "A man stands .\nTwo dogs in water run .\n"
-    assert found == {
+    assert written == {
         "right.en": source,
         "wrong.en": source,
         "distances": "1\n3\n",
@@ -199,10 +201,10 @@ def test_what_fairseq_prints_is_understood(tmp_path, capsys):
     result = succeed(fairseq("generate", DEMO, *flags, "--score-reference", "--remove-bpe"))
     path = tmp_path / "scores.txt"
     path.write_text(result.stdout, encoding="utf-8")
-    found = text_files.scores("MODEL", str(path))
-    assert list(found) == list(range(100))
+    scores = text_files.scores("MODEL", str(path))
+    assert list(scores) == list(range(100))
     lines = (DEMO / "bpe" / "demo.de").read_text(encoding="utf-8").splitlines()
-    assert [len(one) for one in found.values()] == [len(line.split()) + 1 for line in lines]
+    assert [len(tokens) for tokens in scores.values()] == [len(line.split()) + 1 for line in lines]
     (_, model, plain, same), (*_, difference) = table(capsys, "pmi", path, path, 1)
     assert model == plain and float(model) > 1 and float(same) == 0
     assert float(difference) == pytest.approx(math.log10(float(model)), abs=1e-3)
@@ -244,8 +246,8 @@ def document():
     """A benchmark of two sentences."""
     systems = {}
     for label, (_, promise, passes, tokens, blocks) in SYSTEMS.items():
-        one = {"promise": promise, "passes": passes, "tokens": tokens}
-        systems[label] = one | ({} if blocks is None else {"blocks": blocks})
+        facts = {"promise": promise, "passes": passes, "tokens": tokens}
+        systems[label] = facts | ({} if blocks is None else {"blocks": blocks})
     latency = {"1": {label: given[0] for label, given in SYSTEMS.items()}}
     setting = {"sentences": 2, "timed sentences": 2, "rounds": 2, "threads": [1]}
     return benchmark(systems, {"latency": latency, "throughput": {}}, [5, 6], **setting)
@@ -268,8 +270,8 @@ def test_a_point_says_what_its_model_is(points):
 
 
 def test_a_point_has_its_speed_ups(points):
-    found = {OWN_GREEDY: Value(1, 1, 1, 2), GREEDY: Value(2.25, 1.5, 3, 2)}
-    assert points["regular 4"].speed_ups == found
+    gains = {OWN_GREEDY: Value(1, 1, 1, 2), GREEDY: Value(2.25, 1.5, 3, 2)}
+    assert points["regular 4"].speed_ups == gains
     assert points["both 4"].speed_ups[OWN_GREEDY] == Value(3, 2, 4, 2)
 
 

@@ -25,10 +25,11 @@ from fairseq_paradec.lab.analysis.break_even import (
     pays_from,
 )
 from fairseq_paradec.lab.analysis.result_pages import page
-from fairseq_paradec.lab.measure.passes import models
-from fairseq_paradec.lab.measure.passes.models import random_pair
-from fairseq_paradec.lab.profile import breakeven, oracle
+from fairseq_paradec.lab.profile import asked, breakeven, oracle
+from fairseq_paradec.lab.profile.passes import models
+from fairseq_paradec.lab.profile.passes.models import random_pair
 from fairseq_paradec.lab.settings import settings
+from fairseq_paradec.model_checks import TRANSFORMER
 from tools.site.published import read_result
 
 BREAKEVEN = ["profile", "breakeven"]
@@ -38,8 +39,7 @@ TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "3", "--roun
 def made(*words):
     """Return the settings of ``paradec profile breakeven``, on the native engine in fp32."""
     _, args = parse([*BREAKEVEN, *words])
-    own = {"decoders": args.decoder, "marks": args.mark, "engines": ["native"]}
-    return settings(breakeven.BreakEvenProfile, args, **own)
+    return settings(asked.BreakEven, args, engines=["native"])
 
 
 def test_right_and_wrong_words():
@@ -54,7 +54,7 @@ def test_right_and_wrong_words():
 def test_given_drafts_and_the_drafters_cache(monkeypatch):
     """The verifier as its own drafter drafts greedy's tokens, whatever was rejected before."""
     pair = random_pair("tiny", 50, 1)
-    pair = pair._replace(token_drafter=pair.model)
+    pair = pair._replace(helpers={TRANSFORMER: pair.model})
     given = "--arch-size tiny --sentences 3 --decoder assisted --block-sizes 4 --rates 0.5"
     given += " --drafter-dtype fp32"  # so that they are its own
     args = made(*given.split())
@@ -64,10 +64,10 @@ def test_given_drafts_and_the_drafters_cache(monkeypatch):
     for kind in (oracle.OracleDrafter, AssistantDrafter):
 
         def spy(self, rows, kind=kind, propose=kind.propose):
-            found = propose(self, rows)
-            both = zip(rows, found.tokens, strict=True)
+            proposal = propose(self, rows)
+            both = zip(rows, proposal.tokens, strict=True)
             seen.extend((kind, len(row.source), len(row.tokens), draft) for row, draft in both)
-            return found
+            return proposal
 
         monkeypatch.setattr(kind, "propose", spy)
     bench = breakeven.Bench(pair, samples, [greedy, drafting])
@@ -76,7 +76,9 @@ def test_given_drafts_and_the_drafters_cache(monkeypatch):
     whole = collate(pair.task, [sample["net_input"]["src_tokens"][0] for sample in samples])
     pair.task.inference_step(drafting.generator, [pair.model], whole)
     assert len(seen) == 4 * drafting.passes
-    right, given = ({len(t): t for t in each} for each in (bench.right["native"], drafting.texts))
+    right, given = (
+        {len(t): t for t in each} for each in (bench.right["native"].values(), drafting.texts)
+    )
     assert sorted(right) == [8, 16, 24] and right != given
     for kind, n, start, draft in seen:
         text = (given if kind is oracle.OracleDrafter else right)[n]
@@ -94,7 +96,9 @@ def test_the_dtype_of_drafts_is_the_flags(dtype):
     pair, args = random_pair("tiny", 50, 1), made(*given.split())
     drafters = breakeven.find_drafters(pair, args)
     _, *compared = breakeven.make_decoders(pair, drafters, args)
-    assert compared and {one.generator.config.drafter_dtype for one in compared} == {dtype}
+    assert compared and {drafting.generator.config.drafter_dtype for drafting in compared} == {
+        dtype
+    }
 
 
 def test_a_run_from_flags_to_page(tmp_path, capsys, monkeypatch):

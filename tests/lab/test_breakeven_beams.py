@@ -13,7 +13,7 @@ from fairseq_paradec.decoding.depth import Costs
 from fairseq_paradec.lab.analysis.break_even import MEASURED, PAYS
 from fairseq_paradec.lab.analysis.result_pages import page
 from fairseq_paradec.lab.data.table import Table
-from fairseq_paradec.lab.profile import breakeven
+from fairseq_paradec.lab.profile import asked, breakeven
 from fairseq_paradec.lab.settings import settings
 from tools.site.published import read_result
 
@@ -24,31 +24,30 @@ TINY = ["--arch-size", "tiny", "--vocabulary", "50", "--sentences", "2", "--roun
 def made(*words: str) -> Any:
     """Return the settings of ``paradec profile breakeven``."""
     _, args = parse([*BREAKEVEN, *words])
-    own = {"decoders": args.decoder or [], "marks": args.mark, "engines": ["native"]}
-    return settings(breakeven.BreakEvenProfile, args, **own)
+    return settings(asked.BreakEven, args, engines=["native"])
 
 
 def test_a_table_by_hand() -> None:
     words = "--arch-size tiny --beam 4 --block-sizes 3 --rates 1 --mark x=self_draft:3:2.2"
     drafting = breakeven.Drafting("native", "self_draft", 0, None, None, [])
     # A round of 3 drafted steps takes as long as 2.75 plain ones, once as 3.75.
-    one, other = (Costs(1.0, (2.0, c), (4.0, c + 1.5)) for c in (2.0, 3.0))
-    found = breakeven.beam_rows(made(*words.split()), [drafting], [[one, one, other]])
-    rows = Table.of(found).rows
+    usual, slow = (Costs(1.0, (2.0, c), (4.0, c + 1.5)) for c in (2.0, 3.0))
+    cells = breakeven.beam_rows(made(*words.split()), [drafting], [[usual, usual, slow]])
+    rows = Table.of(cells).rows
     assert [(row["at"], row["steps_a_pass"]) for row in rows] == [
         (PAYS, 2.75),
         ("x", 2.2),
         (MEASURED, 4.0),
     ]
     gains = [row["speed_up"] for row in rows]
-    assert [one.middle for one in gains] == pytest.approx([1.0, 0.8, 4 / 2.75])
+    assert [gain.middle for gain in gains] == pytest.approx([1.0, 0.8, 4 / 2.75])
     assert (gains[1].low, gains[1].high) == pytest.approx((2.2 / 3.75, 0.8))
     assert (rows[0]["ms_a_round"], rows[0]["plain_step_ms"]) == (2750.0, 1000.0)
 
 
 def test_medians_over_sentences() -> None:
-    found = [Costs(n, (2.0, n + 1), (9.0 - n, n * n)) for n in (1.0, 3.0, 2.0)]
-    assert breakeven.middle(found) == Costs(2.0, (2.0, 3.0), (7.0, 4.0))
+    costs = [Costs(n, (2.0, n + 1), (9.0 - n, n * n)) for n in (1.0, 3.0, 2.0)]
+    assert breakeven.middle(costs) == Costs(2.0, (2.0, 3.0), (7.0, 4.0))
 
 
 def test_a_run_from_flags_to_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,13 +192,13 @@ def test_decoding_is_what_torch_counts(tmp_path, make, flags):
         limits = Limits(max_len_b=LONGEST, min_len=least)
         options = flags | more | {"trace_file": str(path)}
         sample = builders.batch(task, [7 + 2 * seed], seed)
-        found = counted(partial(decode, task, [model], sample, limits, **options))
+        operations = counted(partial(decode, task, [model], sample, limits, **options))
         record = read(path)[-1]
-        told = traits(flags["decoding"]).flops(Decoded(record, **needed)).total()
-        ends = [one["start"] for one in record["trace"] if one["draft"][-1:] == [EOS]]
+        count = traits(flags["decoding"]).flops(Decoded(record, **needed)).total()
+        ends = [entry["start"] for entry in record["trace"] if entry["draft"][-1:] == [EOS]]
         if least == LONGEST or all(start + 6 <= LONGEST for start in ends):  # 6: a whole draft
-            assert told == found
-        assert found <= told <= (1 + TOLERANCE) * found
+            assert count == operations
+        assert operations <= count <= (1 + TOLERANCE) * operations
 
 
 @pytest.mark.parametrize(("arch", "step"), [("ibdecoder_sa", 4), ("transformer_both_ends", 1)])
@@ -211,11 +211,11 @@ def test_a_step_is_read_from_the_checkpoint(tmp_path, arch, step):
 SOURCE, TARGET, ROWS = 9, 7, 3
 
 
-def check_update(task, model, criterion, told):
+def check_update(task, model, criterion, count_of):
     """Compare an update, and its forward passes alone, with torch's count.
 
     Args:
-        told: returns the count of one sentence; it is given what the loss logged.
+        count_of: returns the count of one sentence; it is given what the loss logged.
     """
     optimizer = SimpleNamespace(backward=lambda loss: loss.backward())
     log, given = {}, {"source_lengths": [SOURCE] * ROWS, "target_lengths": [TARGET] * ROWS}
@@ -228,9 +228,9 @@ def check_update(task, model, criterion, told):
         with torch.no_grad():
             log.update(criterion(model, pairs(task, **given))[2])
 
-    assert counted(update) == pytest.approx((told(log) * ROWS).total, rel=1e-12)
+    assert counted(update) == pytest.approx((count_of(log) * ROWS).total, rel=1e-12)
     if not hasattr(model, "target_order"):  # the task reorders targets inside its step
-        assert counted(forward) == pytest.approx((told(log) * ROWS).forward, rel=1e-12)
+        assert counted(forward) == pytest.approx((count_of(log) * ROWS).forward, rel=1e-12)
 
 
 @pytest.mark.parametrize(("step", "shared"), [(1, False), (4, False), (1, True)])
@@ -260,7 +260,7 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing, errors):
     model = tiny_drafter(task, verifier=verifier, **sizes_)
     shape = shape_of(model, caches_prefix=True, shares_encoder=shared)
 
-    def told(log):
+    def count_of(log):
         return training_flops.drafter_update(
             shape,
             SOURCE,
@@ -281,7 +281,7 @@ def test_training_a_drafter_is_what_torch_counts(shared, glancing, errors):
         glancing_updates=300,
     )
     criterion = BlockNatLoss(settings, task)
-    check_update(task, model, criterion, told)
+    check_update(task, model, criterion, count_of)
     # Blocks of 2 behind 0 to 3 of 4 tokens have 2, 2, 2 and 1 of them.
     assert training_flops.block_positions(4, 2) == 7 / 4
 
@@ -384,7 +384,7 @@ def test_training_on_the_demos_lengths(tmp_path, capsys):
     dataset = task.dataset("test")
     pairs = zip(dataset.src_sizes.tolist(), dataset.tgt_sizes.tolist(), strict=True)
     each = [training_flops.transformer_update(shape_of(model), *pair) for pair in pairs]
-    forward, total = sum(one.forward for one in each), sum(one.total for one in each)
+    forward, total = sum(update.forward for update in each), sum(update.total for update in each)
     tokens = sum(dataset.tgt_sizes.tolist())
     data = ["--data", DEMO, "--subset", "test", "--epochs", "10"]
     (row,) = table(capsys, tmp_path, "training-flops", DEMO / "model.pt", *data)
@@ -399,8 +399,8 @@ def test_updates_follow_the_losss_flags():
     shape = Shape(Stack(1, 2, 3), Stack(1, 4, 5), 4, 4, 7, heads=heads)
 
     def learning(kind, model, **criterion):
-        found = Checkpoint(kind, shape, heads if kind == BLOCKWISE else None, model, criterion)
-        return analyse_flops.updates(found, "path")(3, 5)
+        checkpoint = Checkpoint(kind, shape, heads if kind == BLOCKWISE else None, model, criterion)
+        return analyse_flops.updates(checkpoint, "path")(3, 5)
 
     model = {"block_size": 4, "fine_tune_base": False}
     each = [training_flops.heads_update(shape, 3, 5, [head], True).total for head in (1, 2, 3)]
@@ -410,11 +410,11 @@ def test_updates_follow_the_losss_flags():
     flags = {"glancing_ratio": 0.0, "glancing_ratio_end": 0.3, "prefixes_per_sentence": 3}
     for spacing, prefixes in ((1, 5), (2, 3), (4, 3)):  # of 5 tokens, at least 3 prefixes
         wanted = training_flops.drafter_update(shape, 3, 5, prefixes, 2, True)
-        found = learning(BLOCK_NAT, {"drafter_block_size": 2}, tokens_per_prefix=spacing, **flags)
-        assert found == wanted
+        update = learning(BLOCK_NAT, {"drafter_block_size": 2}, tokens_per_prefix=spacing, **flags)
+        assert update == wanted
     # Four prefixes are tried for each. K or, as often, 1 to K masks: of 2 three quarters are whole.
-    one, two = (training_flops.drafter_update(shape, 3, 5, 1, k, False, tries=4) for k in (1, 2))
+    half, whole = (training_flops.drafter_update(shape, 3, 5, 1, k, False, tries=4) for k in (1, 2))
     random = {"drafter_block_size": 2, "random_block_size": True}
     flags = {"prefixes_after_errors": 0.5, "glancing_ratio_end": 0.3, "max_epoch": 9}
-    found = learning(BLOCK_NAT, random, **flags)
-    assert found.total == pytest.approx(one.total / 4 + two.total * 3 / 4)
+    update = learning(BLOCK_NAT, random, **flags)
+    assert update.total == pytest.approx(half.total / 4 + whole.total * 3 / 4)

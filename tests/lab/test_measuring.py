@@ -6,13 +6,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support.commands import DEMO, ROOT
+from support.commands import DEMO
 
 from fairseq_paradec.cli.main import main
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.measure.clock import Clock
-from fairseq_paradec.lab.profile import clients, modules, start_up
-from fairseq_paradec.lab.profile.update_speed import Trained
+from fairseq_paradec.lab.profile import clients, harness, modules, start_up
 
 
 def profile(words):
@@ -32,9 +31,11 @@ class StandingClock(Clock):
 def test_calls_inside_calls_are_counted_once():
     def scorer():
         """One whose methods take a known time."""
-        one = SimpleNamespace(log_probs=lambda: None, encode=lambda: (take(10), one.start()))
-        one.start, one.fill, one.step, one.choose = (lambda s=s: take(s) for s in (5, 20, 30, 2))
-        return one
+        timed = SimpleNamespace(log_probs=lambda: None, encode=lambda: (take(10), timed.start()))
+        timed.start, timed.fill, timed.step, timed.choose = (
+            lambda s=s: take(s) for s in (5, 20, 30, 2)
+        )
+        return timed
 
     def take(seconds):
         clock.time += seconds
@@ -92,7 +93,7 @@ def test_finished_rounds_are_kept(tmp_path, capsys, monkeypatch):
     out, rounds = tmp_path / "modules.json", []
     given = [str(DEMO), "--path", str(DEMO / "model.pt"), "--sentences", "2", "--rounds", "3"]
     given += ["--busy", "--out", str(out), "--decoder", "greedy"]
-    real = modules.rounds.undisturbed
+    real = harness.rounds.undisturbed
 
     def undisturbed(work, busy):
         rounds.append(work)
@@ -100,7 +101,7 @@ def test_finished_rounds_are_kept(tmp_path, capsys, monkeypatch):
             raise KeyboardInterrupt
         return real(work, busy)
 
-    monkeypatch.setattr(modules.rounds, "undisturbed", undisturbed)
+    monkeypatch.setattr(harness.rounds, "undisturbed", undisturbed)
     assert profile(["modules", *given]) == 130 and not out.exists()
     assert profile(["modules", *given, "--decoder", "pgj"]) == 2
     assert "holds an unfinished run with other argument decoder" in capsys.readouterr().err
@@ -134,41 +135,6 @@ def test_a_table_of_all_architectures(data, tmp_path, capsys):
     assert first["parameters"] + 2 * 8 == second["parameters"]
     assert profile([*argv, "--", *SIZES, "--directions", "3"]) == 2
     assert "--directions: got 3" in capsys.readouterr().err
-
-
-def test_an_architecture_with_flags():
-    given = "shallow_decoder --encoder-from 'my model' --lr 1 + --keep-frozen-outputs 2"
-    spec = Trained.parse(given)
-    assert spec.arch == "shallow_decoder"
-    assert spec.flags == ("--encoder-from", "my model", "--lr", "1")
-    assert spec.new == ("--keep-frozen-outputs", "2")
-    assert Trained.parse("transformer") == ("transformer", (), ())
-    for wrong in ("", "--lr 1", "transformer 'x", "+ --lr 1"):
-        with pytest.raises(UsageError, match="^--arch: got "):
-            Trained.parse(wrong)
-
-
-def test_an_older_checkout_that_is_none(data, tmp_path, capsys):
-    command = ["training-speed", data, "--arch", "transformer", "--out", str(tmp_path / "speed")]
-    assert profile([*command, "--before", str(tmp_path)]) == 2
-    assert f"--before: got '{tmp_path}'; allowed: a checkout" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_updates_of_two_checkouts(data, tmp_path, capsys):
-    """This one stands for both."""
-    out = tmp_path / "speed.json"
-    command = ["training-speed", data, "--before", str(ROOT), "--busy", "--out", str(out)]
-    command += ["--batches", "2", "--rounds", "2", "--max-tokens", "200", "--arch"]
-    arch = f"shallow_decoder --encoder-from {DEMO}/model.pt --criterion lean_cross_entropy"
-    assert profile([*command, f"{arch} + --keep-frozen-outputs 1"]) == 0
-    (row,) = json.loads(out.read_text())["rows"]
-    assert row["architecture"] == "shallow_decoder" and row["before"] > 0
-    times = row["times_as_many"]
-    assert times["low"] <= times["middle"] <= times["high"]
-    assert 0.5 < row["by_CPU_time"] and row["flags"].endswith("+ --keep-frozen-outputs 1")
-    assert profile([*command, f"{arch} --no-such-flag"]) == 2
-    assert "with which training fails, as said above" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -205,11 +171,11 @@ def test_clients_of_a_server_are_measured(tmp_path, capsys):
 
 def test_clients_ask_all_and_notice_other_answers():
     """With a server that answers by the number of a request, in the order in which they come."""
-    found = asyncio.run(answered(lambda port, asked: clients.in_turn(port, asked, 3), 20))
-    assert [one[0] for one in found.answers] == ["a"] * 20
-    assert 0 < max(found.each) <= found.seconds
+    together = asyncio.run(answered(lambda port, asked: clients.in_turn(port, asked, 3), 20))
+    assert [answer[0] for answer in together.answers] == ["a"] * 20
+    assert 0 < max(together.each) <= together.seconds
     late = asyncio.run(answered(lambda port, asked: clients.at_random(port, asked, 1000, 1), 20))
-    assert sorted(late.answers) == sorted(found.answers) and min(late.each) > 0
+    assert sorted(late.answers) == sorted(together.answers) and min(late.each) > 0
     typed = asyncio.run(answered(lambda port, asked: clients.typing(port, asked, True), 3))
     assert typed.answers == ["a 1", "a 2 after a 1", "a 3 after a 2 after a 1"]
     with pytest.raises(UsageError, match="paradec serve: too many"):

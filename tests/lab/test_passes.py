@@ -1,6 +1,5 @@
-"""``paradec-passes``: what a pass reads and computes is counted right, and what comes of it."""
+"""``paradec profile passes``: what a pass reads and computes, and what comes of it."""
 
-import argparse
 import copy
 import json
 
@@ -10,7 +9,6 @@ from support.builders import batch, task_for, tiny_model
 from support.commands import DEMO, ROOT
 from support.tables import run
 
-from fairseq_paradec.cli.arguments import declare_sized_model
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.settings import Engine
@@ -18,16 +16,14 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.analysis import pass_costs
 from fairseq_paradec.lab.data import documents
 from fairseq_paradec.lab.data.table import Value
-from fairseq_paradec.lab.measure.passes import estimate
-from fairseq_paradec.lab.measure.passes.models import SIZES, SizedModel, check_model
-from fairseq_paradec.lab.measure.pieces import PIECES, decoder_pieces, encoder_pieces
 from fairseq_paradec.lab.measure.specs import read
+from fairseq_paradec.lab.profile.asked import SizedModel
+from fairseq_paradec.lab.profile.passes import bench, estimate
+from fairseq_paradec.lab.profile.passes.models import SIZES, check_model
+from fairseq_paradec.lab.profile.passes.pieces import PIECES, decoder_pieces, encoder_pieces
 
-#: The shortest run: random weights, one repetition in one round.
-QUICK = (
-    "--arch-size tiny --vocabulary 50 --rounds 1 --repetitions 1 --memory-mib 1 --matrix 32 "
-    "--chunks 1,5 --block-sizes 4 --busy"
-).split()
+#: A short run: random weights, one round.
+QUICK = ("--arch-size tiny --vocabulary 50 --rounds 1 --chunks 1,5 --block-sizes 4 --busy").split()
 BENCHMARK = ROOT / "results" / "benchmark-gad-tiny.json"
 OTHER = ROOT / "results" / "modules-tiny.json"
 
@@ -76,13 +72,13 @@ def test_pieces_counted_by_hand():
 
 def weights(*modules):
     """The weights of modules, tables and None among them."""
-    return sum(p.numel() for one in modules if one is not None for p in one.parameters())
+    return sum(p.numel() for module in modules if module is not None for p in module.parameters())
 
 
 def keys_of(decoder):
     """The weights that make the source's keys and values, which an encoder's pass reads."""
     attentions = [layer.encoder_attn for layer in decoder.layers]
-    return weights(*(m for one in attentions for m in (one.k_proj, one.v_proj)))
+    return weights(*(m for attention in attentions for m in (attention.k_proj, attention.v_proj)))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +104,7 @@ def test_pieces_hold_every_weight_once(variant):
 def made(**changes):
     """A document made by hand: bandwidth 1 GB/s, peak 10 GFLOP/s, passes of round numbers."""
 
-    def one(part, chunk, ms, read, flops):
+    def timed(part, chunk, ms, read, flops):
         piece = {"name": "all", "weights": 0, "bytes": read, "cache_bytes": 0, "flops": flops}
         return {
             "part": part,
@@ -137,13 +133,13 @@ def made(**changes):
             {"engine": "torch", "dtype": "fp32", "flops": 10**9, "seconds": [[0.3, 0.3]]},
         ],
         "passes": [
-            one("encoder", None, 3.0, 10**6, 10**6),  # floor: 1 ms of reading
-            one("decoder", 1, 4.0, 2 * 10**6, 10**6),  # 2 ms of reading
-            one("decoder", 5, 6.0, 2 * 10**6, 5 * 10**7),  # 5 ms of computing
-            one("drafter's encoder", None, 0.5, 10**5, 1),
-            one("drafter", 4, 2.0, 10**6, 1),
-            one("token drafter's encoder", None, 0.25, 10**5, 1),
-            one("token drafter", 1, 1.0, 10**6, 1),
+            timed("encoder", None, 3.0, 10**6, 10**6),  # floor: 1 ms of reading
+            timed("decoder", 1, 4.0, 2 * 10**6, 10**6),  # 2 ms of reading
+            timed("decoder", 5, 6.0, 2 * 10**6, 5 * 10**7),  # 5 ms of computing
+            timed("drafter's encoder", None, 0.5, 10**5, 1),
+            timed("drafter", 4, 2.0, 10**6, 1),
+            timed("token drafter's encoder", None, 0.25, 10**5, 1),
+            timed("token drafter", 1, 1.0, 10**6, 1),
         ],
         "searches": [
             search("fairseq beam 5", 10.0, 5.0),
@@ -158,7 +154,7 @@ def made(**changes):
 
 def test_the_floor_is_the_larger_of_reading_and_computing():
     document = made()
-    first, second = (one["pieces"][0] for one in document["passes"][1:3])
+    first, second = (timed["pieces"][0] for timed in document["passes"][1:3])
     reading = pass_costs.floor(document, "fp32", [first])
     assert (reading.seconds, reading.by) == (pytest.approx(0.002), "reading")
     assert reading.computing == pytest.approx(0.0001)
@@ -243,12 +239,12 @@ def test_an_estimate_by_hand():
 
 
 def test_acceptance_is_read_from_a_benchmark():
-    found = estimate.read_acceptance(BENCHMARK, 10)
-    systems = {one["label"]: one for one in found["systems"]}
+    acceptance = estimate.read_acceptance(BENCHMARK, 10)
+    systems = {system["label"]: system for system in acceptance["systems"]}
     assert systems["fairseq beam 5"]["passes"] == pytest.approx(15.412)
     assert (systems["gad"]["chunk"], systems["gad"]["masks"]) == (11, 10)
-    assert "gad" in found["assumed"] and "pgj 5" not in found["assumed"]
-    assert found["left_out"] == ["`drafter alone`: another model"]
+    assert "gad" in acceptance["assumed"] and "pgj 5" not in acceptance["assumed"]
+    assert acceptance["left_out"] == ["`drafter alone`: another model"]
     for command, said in {
         "hgj --hybrid-length 4 --block-size 8": "its passes differ (--hybrid-length)",
         "assisted --draft-tree 9": "its passes differ (--draft-tree)",
@@ -265,16 +261,24 @@ def document(tmp_path_factory):
     out = tmp_path_factory.mktemp("passes") / "passes-quick.json"
     argv = [*QUICK, "--engines", "torch,native-bf16", "--peers", "--out", str(out)]
     argv += ["--acceptance", str(BENCHMARK)]
-    assert paradec(["profile", "passes", *argv]) == 0
-    found = json.loads(out.read_text(encoding="utf-8"))
-    return found | {"command": "as typed"}  # the test's own paths are no checkout's
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        assert paradec(["profile", "passes", *argv]) == 0
+    document = json.loads(out.read_text(encoding="utf-8"))
+    return document | {"command": "as typed"}  # the test's own paths are no checkout's
+
+
+def shorten(patch):
+    """Let a run have one repetition, and small memory and matrices."""
+    for name, value in (("REPETITIONS", 1), ("READ_MIB", 1), ("MATRIX", 32)):
+        patch.setattr(bench, name, value)
 
 
 def test_the_document(document):
     setting = document["setting"]
     assert (setting["vocabulary"], setting["batch"], setting["threads"]) == (50, 1, 1)
-    bf16 = [one for one in document["passes"] if one["engine"] == "native-bf16"]
-    named = [(one["part"], one["chunk"]) for one in bf16]
+    bf16 = [timed for timed in document["passes"] if timed["engine"] == "native-bf16"]
+    named = [(timed["part"], timed["chunk"]) for timed in bf16]
     assert named == [
         ("encoder", None),
         ("decoder", 1),
@@ -285,7 +289,7 @@ def test_the_document(document):
         ("token drafter", 1),
         ("heads", 4),
     ]
-    assert [(one["engine"], one["passes"]) for one in document["searches"]] == [
+    assert [(timed["engine"], timed["passes"]) for timed in document["searches"]] == [
         ("fairseq", 21),
         ("fairseq", 21),
         ("torch", 21),
@@ -324,22 +328,22 @@ def test_the_results_page_refuses_others(document, tmp_path):
     ("drafter", "measured"),
     [("drafter", "drafter, 4 masks"), ("model", "token drafter, 1 token"), ("heads", "heads, ")],
 )
-def test_a_checkpoint_with_its_drafter(capsys, drafter, measured):
-    argv = [str(DEMO), "--path", str(DEMO / "model.pt"), *QUICK[4:], "--batch", "2"]
+def test_a_checkpoint_with_its_drafter(capsys, monkeypatch, drafter, measured):
+    shorten(monkeypatch)
+    argv = [str(DEMO), "--path", str(DEMO / "model.pt"), *QUICK[4:]]
     assert paradec(["profile", "passes", *argv, "--drafter-path", str(DEMO / f"{drafter}.pt")]) == 0
     printed = capsys.readouterr().out
     assert "vocabulary 7944" in printed and f"| {measured}" in printed
 
 
-def test_a_size_has_its_vocabulary_and_its_name_is_a_choice():
+def test_a_size_has_its_vocabulary():
     for size in SIZES:
-        model = SizedModel(None, None, size, None, None, ["native"])
+        nothing = dict.fromkeys(("data", "path", "vocabulary", "drafter_path"))
+        model = SizedModel(
+            arch_size=size, engines=["native"], threads=1, rounds=1, busy=True, **nothing
+        )
         check_model(model)
         assert model.num_words == (256206 if size.startswith("nllb") else 7944)
-    parser = argparse.ArgumentParser()
-    declare_sized_model(parser, "native")
-    (given,) = [one for one in parser._actions if one.dest == "arch_size"]
-    assert set(given.choices) == set(SIZES)
 
 
 def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):
@@ -348,7 +352,6 @@ def test_a_mistake_is_named(capsys, tmp_path, monkeypatch):
         ([*QUICK, "--engines", "torch,fp8"], "--engines 'fp8' native-int8"),
         (["--path", "model.pt"], "DATA fairseq-preprocess"),
         ([], "--path --arch-size"),
-        ([*QUICK, "--batch", "2", "--acceptance", str(BENCHMARK)], "--batch --acceptance"),
         ([*QUICK, "--acceptance", str(OTHER)], f"--acceptance {OTHER.name} paradec benchmark"),
         ([str(DEMO), "--path", str(DEMO / "ibdecoder.pt"), *QUICK[4:]], "ReorderedTransformer"),
     ):

@@ -40,12 +40,12 @@ def test_systems_are_compared_by_paired_bootstrap(kind):
     texts = [[" ".join(map(str, RNG.choice(words, size))) for _ in range(9)] for _ in range(3)]
     references, ours, theirs = np.array(texts)
     judge = kind(references.tolist(), resamples=40, **own)
-    found = judge.differences(ours.tolist(), theirs.tolist())
-    for name, (difference, low, high) in found.items():
+    differences = judge.differences(ours.tolist(), theirs.tolist())
+    for name, (difference, low, high) in differences.items():
         sampled = []
         for draw in [range(9), *drawn(9, 40)]:
-            one = kind(references[draw].tolist(), resamples=2, **own)
-            a, b = (one.scores(system[draw].tolist())[name] for system in (ours, theirs))
+            resampled = kind(references[draw].tolist(), resamples=2, **own)
+            a, b = (resampled.scores(system[draw].tolist())[name] for system in (ours, theirs))
             sampled.append(a - b)
         assert difference == pytest.approx(sampled[0], abs=1e-9)
         wanted = np.percentile(sampled[1:], [2.5, 97.5])
@@ -149,7 +149,7 @@ def test_summaries_are_scored_sentence_by_sentence():
     lines = [text.replace(". ", ".\n").replace(" <q> ", "\n") for text in (*ours, *wanted)]
     each = [package.score(theirs, text) for text, theirs in zip(lines[:4], lines[4:])]
     for name, key in zip(judge.metrics, ("rouge1", "rouge2", "rougeL", "rougeLsum")):
-        assert scores[name] == pytest.approx(25 * sum(one[key].fmeasure for one in each))
+        assert scores[name] == pytest.approx(25 * sum(score[key].fmeasure for score in each))
     # "it rains" and "nobody came", whatever their order; as a whole, one of the two is shared.
     two = SummaryQuality(wanted[1:2], resamples=2).scores(ours[1:2])
     assert two["ROUGE-Lsum"] == pytest.approx(100) and two["ROUGE-L"] == pytest.approx(50)

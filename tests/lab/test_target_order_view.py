@@ -25,8 +25,8 @@ slot  step  direction  predicts  place  from input  at position
 def test_the_papers_figure(capsys):
     arguments = ["--directions", "2", "--tokens-per-direction", "2", "--words", "A B C D E F"]
     assert paradec(["trace", "--kind", "order", *arguments]) == 0
-    found, mask = capsys.readouterr().out.split("\nmask: ")
-    assert found == FIGURE
+    drawing, mask = capsys.readouterr().out.split("\nmask: ")
+    assert drawing == FIGURE
     seen = [line[2:] for line in mask.splitlines()[2:]]
     assert seen == ["● ● ● ● · · · ·"] * 4 + ["● ● ● ● ● ● ● ●"] * 4
 

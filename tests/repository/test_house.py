@@ -166,7 +166,6 @@ STARTS_PROCESSES = {
     "lab/measure/generated.py": "fairseq-generate",
     "lab/profile/clients.py": "what it times",
     "lab/profile/start_up.py": "what it times",
-    "lab/profile/update_speed.py": "the updates of an older checkout",
     "lab/profile/workers.py": "what it times",
     "training/child.py": "fairseq-train",
 }

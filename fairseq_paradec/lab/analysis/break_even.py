@@ -50,6 +50,11 @@ class Point(NamedTuple):
         assert gain.low is not None and gain.high is not None
         return cls(tokens, gain.middle, gain.low, gain.high)
 
+    @property
+    def gain(self) -> Value:
+        """The speed-up."""
+        return Value(self.speed_up, self.low, self.high)
+
 
 def at(points: Sequence[Point], tokens: float) -> Point | None:
     """Return a curve's point at a number of tokens a pass; None outside what was measured."""

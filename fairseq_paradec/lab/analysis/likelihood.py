@@ -15,7 +15,7 @@ Scores = Mapping[int, Sequence[float]]
 
 def perplexity(scores: Scores) -> float:
     """Return the perplexity of a corpus: 2 to the mean negative log2-probability of a token."""
-    total = sum(sum(one) for one in scores.values())
+    total = sum(map(sum, scores.values()))
     mean = -total / sum(map(len, scores.values()))
     return 2**mean if mean < 1024 else math.inf
 

@@ -6,6 +6,7 @@ Sources: zhang2020, Figure 2 (batch and beam, against a Transformer with the sam
 (length); santilli2023, Figure 3 (threads); xia2022, Figure 4 (single sentences).
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -37,8 +38,6 @@ QUANTILES = (5, 25, 50, 75, 95)
 
 #: The last bin of per-sentence speed-ups, which is open.
 LAST_BIN = 10
-#: Characters of the longest bar of a histogram as text.
-LONGEST_BAR = 40
 
 
 class Kind(NamedTuple):
@@ -229,20 +228,12 @@ class Histogram:
     ratios: list[float]  # for each sentence, the baseline's median time over the system's
 
     @property
-    def bins(self) -> list[int]:
-        """The numbers of sentences at 0-1x, 1-2x, ..., lower ends included.
+    def counts(self) -> Counter[int]:
+        """The numbers of sentences at 0-1x, 1-2x, ..., by the lower end, which is included.
 
         The last bin, ``LAST_BIN``, is open.
         """
-        counts = [0] * (min(int(max(self.ratios)), LAST_BIN) + 1)
-        for ratio in self.ratios:
-            counts[min(int(ratio), LAST_BIN)] += 1
-        return counts
-
-    @property
-    def first(self) -> int:
-        """The first bin with a sentence."""
-        return min(int(min(self.ratios)), LAST_BIN)
+        return Counter(min(int(ratio), LAST_BIN) for ratio in self.ratios)
 
     @property
     def faster(self) -> float:
@@ -252,15 +243,6 @@ class Histogram:
     def quantile(self, percent: float) -> float:
         """Return a quantile of the ratios, linearly interpolated."""
         return float(np.percentile(self.ratios, percent))
-
-    def bars(self) -> str:
-        """Draw it as text, a bar for each bin."""
-        counts = self.bins
-        lines = [f"{self.name} ({self.label})"]
-        for place, count in enumerate(counts[self.first :], start=self.first):
-            bar = "█" * round(LONGEST_BAR * count / max(counts))
-            lines.append(f"  {bin_name(place):>6} {count:>5} {bar}".rstrip())
-        return "\n".join(lines)
 
 
 def histograms(
@@ -288,18 +270,12 @@ def histograms(
     ]
 
 
-def bin_name(place: int) -> str:
-    """Return, for example, ``1-2x``."""
-    return f"{place}x up" if place == LAST_BIN else f"{place}-{place + 1}x"
-
-
 def histogram_table(
     document: Mapping[str, Any], labels: Sequence[str] | None = None, against: str = BEAM
 ) -> Table:
     """Return the table of per-sentence speed-ups; see ``histograms``."""
     drawn = histograms(document, labels, against)
-    width = max((len(histogram.bins) for histogram in drawn), default=0)
-    first = min((histogram.first for histogram in drawn), default=0)
+    bins = sorted({place for histogram in drawn for place in histogram.counts})
     rows = []
     for histogram in drawn:
         row: Cells = {
@@ -311,9 +287,9 @@ def histogram_table(
             name = "median" if percent == 50 else f"{percent}%"
             row[column(f"quantile_{percent}", name, "x", ".2f")] = histogram.quantile(percent)
         row[column("faster", "above 1x", "%", ".1f")] = 100 * histogram.faster
-        counts = histogram.bins + [0] * (width - len(histogram.bins))
-        for place in range(first, width):
-            row[column(f"bin_{place}", bin_name(place))] = counts[place]
+        for place in bins:
+            name = f"{place}x up" if place == LAST_BIN else f"{place}-{place + 1}x"
+            row[column(f"bin_{place}", name)] = histogram.counts[place]
         rows.append(row)
     setting = f"batch 1, {threads(main_threads(document))}"
     name = f"Speed-up of single sentences against {against} ({setting})"

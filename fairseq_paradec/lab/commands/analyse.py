@@ -17,7 +17,6 @@ from typing import Any
 
 from ...output import printable
 from ..data import documents
-from ..data.table import Table
 from ..settings import Made
 from ..show.table import terminal_table
 from . import analyse_flops, analyse_speed, analyse_texts, analyse_training
@@ -33,7 +32,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     def command(
         name: str, run: Callable[..., Any], text: str, out: bool = True, plugin: bool = False
     ) -> Any:
-        """Declare one; ``run`` returns a table, and possibly a text to print after it."""
+        """Declare one; ``run`` returns a table."""
         title = text[0].upper() + text[1:]
         parser = commands.add_parser(name, help=text, description=f"{title}.")
         parser.set_defaults(analysis=run, title=title, plugin=plugin)
@@ -55,10 +54,9 @@ def run(args: argparse.Namespace) -> int:
     if getattr(args, "plot", None) is not None:
         Path(args.plot).parent.mkdir(parents=True, exist_ok=True)
         args.plot = check_picture("--plot", args.plot)
-    made = args.analysis(args)
-    rows, *more = (made,) if isinstance(made, Table) else made
-    text = "\n\n".join([terminal_table(rows), "\n".join(rows.notes), *more])
-    print("\n".join(map(printable, text.split("\n"))))  # files may hold anything
+    table = args.analysis(args)
+    lines = [*terminal_table(table).split("\n"), "", *table.notes]
+    print("\n".join(map(printable, lines)))  # files may hold anything
     if getattr(args, "out", None) is not None:
-        documents.save_made(Made(args.argv, args.out, args.title), rows)
+        documents.save_made(Made(args.argv, args.out, args.title), table)
     return 0

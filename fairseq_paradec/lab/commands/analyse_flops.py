@@ -9,7 +9,7 @@ from typing import Any
 
 from ... import registry
 from ...cli import arguments
-from ...errors import UsageError, option_error
+from ...errors import option_error
 from ...registry import METHODS
 from ..analysis import training_flops
 from ..analysis.benchmark_tables import OWN_GREEDY, alone_samples
@@ -63,17 +63,16 @@ class Models:
         if shape is None or (self.base.kind == BLOCK_NAT) != drafts:
             wanted = BLOCK_NAT if drafts else TRANSFORMER
             raise option_error("--path", self.base.kind, f"{wanted}, {made_by}")
-        step = shape.tokens_per_step if method.beam else 1
-        if step != shape.tokens_per_step or (method.beam and not _steps(record, step)):
+        if shape.tokens_per_step > 1 and not method.beam:
             given = f"a model that writes {shape.tokens_per_step} tokens a step"
             raise option_error("--path", given, f"the one {made_by}, which does not")
+        if method.beam and self.beam is None:
+            raise option_error("--beam", None, f"the beam that {path} was made with")
         drafter: Shape | Heads | None = None
         if method.drafter in _KINDS:
             drafter = self._drafter(_KINDS[method.drafter], shape, made_by)
-        if method.drafter == registry.HEADS:
+        elif method.drafter == registry.HEADS:
             drafter = self._heads(shape, made_by)
-        if method.beam and self.beam is None:
-            raise option_error("--beam", None, f"the beam that {path} was made with")
         return Decoded(record, shape, drafter, self.beam or 1)
 
     def _drafter(self, kind: str, base: Shape, made_by: str) -> Shape:
@@ -118,16 +117,6 @@ class Models:
         return heads
 
 
-def _steps(record: Mapping[str, Any], size: int) -> bool:
-    """Return whether a beam search's passes write ``size`` tokens each, up to the output's end."""
-    count = len(record["output"])
-    starts = [min(number * size, count) for number in range(len(record["trace"]))]
-    return all(
-        (entry["start"], len(entry["verifier"])) == (start, min(size, count - start))
-        for start, entry in zip(starts, record["trace"])
-    )
-
-
 def decoding(args: argparse.Namespace) -> Table:
     """Count the FLOPs of traces."""
     if (args.training_flops or args.drafter_training_flops) and args.benchmark is None:
@@ -144,8 +133,7 @@ def decoding(args: argparse.Namespace) -> Table:
     rows, oracle = [], False
     speed = _speeds(args.benchmark)
     for name, path in named({path: path for path in each_once("TRACE", args.trace)}).items():
-        total, plain, sentences, tokens, passes = Count(), Count(), 0, 0, 0
-        method = ""
+        total, plain, sentences, tokens, passes, method = Count(), Count(), 0, 0, 0, ""
         for record in read_records(path):
             decoded = models.decoded(record, path)
             method, length = record["decoding"], len(record["output"])
@@ -225,22 +213,13 @@ def lengths(data: str, subset: str, vocabularies: Mapping[str, int]) -> Counter[
     from ...plugin.tasks.translation import ParallelTranslationTask
 
     settings = ParallelTranslationConfig(data=data, dataset_impl=None)
-    try:
-        task = ParallelTranslationTask.setup_task(settings)
-    except UsageError as error:
-        raise UsageError(str(error).replace("DATA: ", "--data: ", 1)) from error
-    try:
-        task.load_dataset(subset)
-    except UsageError as error:
-        raise option_error("--subset", subset, f"a part of {data}") from error
+    task = ParallelTranslationTask.setup_task(settings)
+    task.load_dataset(subset)
+    known = len(task.target_dictionary)
     for path, vocabulary in vocabularies.items():
-        known = len(task.target_dictionary)
         if vocabulary != known:
-            raise option_error(
-                "CHECKPOINT",
-                f"{path} with {vocabulary} target tokens",
-                f"models for --data {data}, whose dictionary has {known}",
-            )
+            allowed = f"models for --data {data}, whose dictionary has {known}"
+            raise option_error("CHECKPOINT", f"{path} with {vocabulary} target tokens", allowed)
     dataset = task.dataset(subset)
     if dataset.tgt_sizes is None:
         raise option_error("--subset", subset, "a subset with targets")
@@ -304,19 +283,17 @@ def training(args: argparse.Namespace) -> Table:
     sentences = sum(pairs.values())
     tokens = sum(target * count for (_, target), count in pairs.items())
     names = {path: name for name, path in named({path: path for path in checkpoints}).items()}
+    forward = column("forward_MFLOP_per_token", "forward, MFLOP per token")
+    whole = column("training_MFLOP_per_token", "training, MFLOP per token")
     rows = []
-    for path, update in learning.items():
-        total = sum((update(*pair) * count for pair, count in pairs.items()), Update())
+    for path, checkpoint in checkpoints.items():
+        total = sum((learning[path](*pair) * count for pair, count in pairs.items()), Update())
         rows.append(
             {
                 "checkpoint": names[path],
-                "architecture": str(checkpoints[path].model.get("arch") or checkpoints[path].kind),
-                column("forward_MFLOP_per_token", "forward, MFLOP per token"): round(
-                    total.forward / tokens / 1e6, 2
-                ),
-                column("training_MFLOP_per_token", "training, MFLOP per token"): round(
-                    total.total / tokens / 1e6, 2
-                ),
+                "architecture": str(checkpoint.model.get("arch") or checkpoint.kind),
+                forward: round(total.forward / tokens / 1e6, 2),
+                whole: round(total.total / tokens / 1e6, 2),
                 "epochs": args.epochs,
                 _flop("FLOP"): args.epochs * total.total,
             }
@@ -352,17 +329,9 @@ def declare(command: Callable[..., Any]) -> None:
         metavar="FILE",
         help=f"set speed beside FLOPs, of {MEASURED}; the traces are named like its decoders",
     )
-    for flag, whose in (
-        ("--training-flops", "--path"),
-        ("--drafter-training-flops", "the drafter"),
-    ):
-        add(
-            flag,
-            type=positive,
-            default=0,
-            metavar="F",
-            help=f"with --benchmark: training of {whose}",
-        )
+    trained = {"type": positive, "default": 0, "metavar": "F"}
+    add("--training-flops", **trained, help="with --benchmark: training of --path")
+    add("--drafter-training-flops", **trained, help="with --benchmark: training of the drafter")
 
     add = command(
         "training-flops", training, "FLOPs of training, on the lengths of a data set", plugin=True

@@ -120,16 +120,15 @@ def _titled(table: Table, document: Mapping[str, Any]) -> Table:
     return replace(table, notes=[f"{document['title']}: {table.title}.", *table.notes])
 
 
-def histogram(args: argparse.Namespace) -> tuple[Table, str]:
+def histogram(args: argparse.Namespace) -> Table:
     """Show the speed-ups of single sentences, and draw them for ``--plot``."""
     document = read_benchmark(args.benchmark)
     table = speed_ups.histogram_table(document, args.decoder, args.against)
-    drawn = speed_ups.histograms(document, args.decoder, args.against)
     if args.plot is not None:
         from ..show.benchmark_plots import draw_histogram
 
         draw_histogram(document, args.plot, args.decoder, args.against)
-    return _titled(table, document), "\n\n".join(histogram.bars() for histogram in drawn)
+    return _titled(table, document)
 
 
 def acceptance(args: argparse.Namespace) -> Table:

@@ -85,18 +85,13 @@ def pmi(args: argparse.Namespace) -> Table:
         plain = number_or_scores("AR", name)
         if isinstance(model, dict) and isinstance(plain, dict):
             likelihood.check_same_targets(plain, model, (name, args.model))
-        first, second = (
+        own, others = (
             likelihood.perplexity(given) if isinstance(given, dict) else given
             for given in (model, plain)
         )
-        rows.append(
-            {
-                "AR": name,
-                "perplexity": round(first, 4),
-                column("AR_perplexity", "AR's perplexity"): round(second, 4),
-                "PMI": round(likelihood.pmi(first, second), 4),
-            }
-        )
+        row: Cells = {"AR": name, "perplexity": round(own, 4)}
+        row[column("AR_perplexity", "AR's perplexity")] = round(others, 4)
+        rows.append(row | {"PMI": round(likelihood.pmi(own, others), 4)})
     notes = [
         "PMI = log10 perplexity - log10 perplexity of AR, a model that writes in the same order, a "
         "token a step; 0 where words predicted at once are independent, if both learned as long: "
@@ -201,10 +196,8 @@ def ngram_precision(args: argparse.Namespace) -> Table:
     words = tokens(references)
     chosen = [i for i, line in enumerate(words) if len(line) >= args.min_length]
     if not chosen:
-        longest = max(map(len, words))
-        raise option_error(
-            "--min-length", args.min_length, f"no more than the longest reference, {longest} tokens"
-        )
+        allowed = f"no more than the longest reference, {max(map(len, words))} tokens"
+        raise option_error("--min-length", args.min_length, allowed)
     ours = {name: tokens(lines[i] for i in chosen) for name, lines in systems.items()}
     wanted = [words[i] for i in chosen]
     first, *others = systems
@@ -240,9 +233,8 @@ def length_bins(args: argparse.Namespace) -> Table:
     if args.bins > len(sources):
         raise option_error("--bins", args.bins, f"no more than the {len(sources)} sentences")
     if args.stats and len(args.stats) != len(systems):
-        raise option_error(
-            "--stats", " ".join(args.stats), f"one file for each HYP: {len(systems)}"
-        )
+        allowed = f"one file for each HYP: {len(systems)}"
+        raise option_error("--stats", " ".join(args.stats), allowed)
     lengths = [len(line.split()) for line in sources]
     bins = [*equal_bins(lengths, args.bins), range(len(sources))]
     counts = np.array([np.bincount(members, minlength=len(sources)) for members in bins])
@@ -256,27 +248,25 @@ def length_bins(args: argparse.Namespace) -> Table:
     for place, members in enumerate(bins):
         low, high = min(lengths[i] for i in members), max(lengths[i] for i in members)
         span = str(low) if low == high else f"{low}-{high}"
-        row: Cells = {
-            "source_tokens": "all" if place == args.bins else span,
-            "sentences": len(members),
-        }
+        source_tokens = "all" if place == args.bins else span
+        row: Cells = {"source_tokens": source_tokens, "sentences": len(members)}
         for name, values in quality.items():
             row[column(f"{metric}_{name}", f"{metric}, {name}")] = round(values[place], 2)
-        totals = [sum(seconds[i] for i in members) for seconds in times]
-        for name, total in zip(systems, totals, strict=False):
+        totals = {
+            name: sum(seconds[i] for i in members)
+            for name, seconds in zip(systems, times, strict=False)
+        }
+        for name, total in totals.items():
             row[column(f"ms_{name}", f"ms, {name}", "ms")] = round(1000 * total / len(members), 1)
-        for name, total in [*zip(systems, totals, strict=False)][1:]:
-            gain = column(f"speed_up_{name}", f"speed-up, {name}")
-            row[gain] = round(totals[0] / total, 2)
+        for name in [*totals][1:]:
+            gain = totals[[*totals][0]] / totals[name]
+            row[column(f"speed_up_{name}", f"speed-up, {name}")] = round(gain, 2)
         rows.append(row)
+    rouge = "ROUGE-L is the mean F1 of each bin's summaries, in %."
+    bleu = "BLEU is sacreBLEU's, of each bin as a corpus."
     notes = [
         "Sentences ranked by source tokens, in bins of the same number of sentences (zhang2020, "
-        "Figure 3). "
-        + (
-            "ROUGE-L is the mean F1 of each bin's summaries, in %."
-            if args.rouge
-            else "BLEU is sacreBLEU's, of each bin as a corpus."
-        )
+        f"Figure 3). {rouge if args.rouge else bleu}"
     ]
     if times:
         notes.append(
@@ -295,13 +285,10 @@ def contrastive(args: argparse.Namespace) -> Table:
     if args.distances is not None:
         lines = read("--distances", args.distances).split()
         if not all(line.isdecimal() for line in lines) or len(lines) != len(right):
-            raise option_error(
-                "--distances", args.distances, f"a file of {len(right)} whole numbers, one a pair"
-            )
+            allowed = f"a file of {len(right)} whole numbers, one a pair"
+            raise option_error("--distances", args.distances, allowed)
         if set(preferred) != set(range(len(lines))):
-            raise UsageError(
-                f"{args.right}: got a part of the pairs; allowed: all, for --distances"
-            )
+            raise option_error("SCORES_RIGHT", args.right, "scores of all pairs, for --distances")
         distances = dict(enumerate(map(int, lines)))
     groups = likelihood.accuracy_by_distance(preferred, distances, args.longest)
     rows: list[Cells] = [
@@ -327,17 +314,15 @@ def contrastive_make(args: argparse.Namespace) -> Table:
     same_number({f"{args.ref} (REF)": references, f"{args.src} (SRC)": sources})
     pairs = agreement.contrastive_pairs(references)
     if not pairs:
-        raise option_error(
-            "REF",
-            args.ref,
-            "tokenised German sentences like 'Ein Mann steht ...' or 'Zwei Kinder spielen ...'",
-        )
-    texts: dict[str, Iterable[str]] = {
-        f"right.{args.source_lang}": (sources[pair.sentence] for pair in pairs),
-        f"wrong.{args.source_lang}": (sources[pair.sentence] for pair in pairs),
-        "right.de": (pair.right for pair in pairs),
-        "wrong.de": (pair.wrong for pair in pairs),
-        "distances": (str(pair.distance) for pair in pairs),
+        like = "'Ein Mann steht ...' or 'Zwei Kinder spielen ...'"
+        raise option_error("REF", args.ref, f"tokenised German sentences like {like}")
+    own_sources = [sources[pair.sentence] for pair in pairs]
+    texts = {
+        "right.en": own_sources,
+        "wrong.en": own_sources,
+        "right.de": [pair.right for pair in pairs],
+        "wrong.de": [pair.wrong for pair in pairs],
+        "distances": [str(pair.distance) for pair in pairs],
     }
     folder = Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -361,7 +346,7 @@ def contrastive_make(args: argparse.Namespace) -> Table:
 
 def declare(command: Callable[..., Any]) -> None:
     """Declare the subcommands; see ``analyse.declare``."""
-    number = arguments.whole_number
+    number: dict[str, Any] = {"type": arguments.whole_number, "metavar": "N"}
     add = command("pmi", pmi, "dependence between words that are predicted at once")
     add("model", metavar="MODEL", help=f"scores of the model: {SCORED}; or its perplexity")
     add(
@@ -394,26 +379,14 @@ def declare(command: Callable[..., Any]) -> None:
     add = command("ngram-precision", ngram_precision, "precision of the first and last tokens")
     add("hyp", **texts)
     add("ref", metavar="REF", help="references")
-    add(
-        "--n",
-        type=number,
-        action="append",
-        metavar="N",
-        help="length of the n-grams; may be repeated (default: 1 and 4)",
-    )
-    add(
-        "--edges",
-        type=number,
-        nargs="+",
-        default=[5, 10, 15],
-        metavar="N",
-        help="number of tokens of each end (default: 5 10 15)",
-    )
+    lengths = "length of the n-grams; may be repeated (default: 1 and 4)"
+    add("--n", **number, action="append", help=lengths)
+    edges = "number of tokens of each end (default: 5 10 15)"
+    add("--edges", **number, nargs="+", default=[5, 10, 15], help=edges)
     add(
         "--min-length",
-        type=number,
+        **number,
         default=31,
-        metavar="N",
         help="only sentences whose reference has N tokens or more (default: 31, the paper's 'over "
         "30')",
     )
@@ -422,7 +395,7 @@ def declare(command: Callable[..., Any]) -> None:
     add("hyp", **texts)
     add("ref", metavar="REF", help="references, for BLEU detokenised")
     add("src", metavar="SRC", help="sources")
-    add("--bins", type=number, default=10, metavar="N", help="how many (default: 10)")
+    add("--bins", **number, default=10, help="how many (default: 10)")
     add("--rouge", action="store_true", help="score summaries by ROUGE-L instead of BLEU")
     add(
         "--stats",
@@ -435,13 +408,8 @@ def declare(command: Callable[..., Any]) -> None:
     add("right", metavar="SCORES_RIGHT", help=f"of the right targets: {SCORED}")
     add("wrong", metavar="SCORES_WRONG", help="of the wrong ones, in the same order")
     add("--distances", metavar="FILE", help="a whole number for each pair, to group by")
-    add(
-        "--longest",
-        type=number,
-        default=15,
-        metavar="N",
-        help="larger distances make one group (default: 15)",
-    )
+    larger = "larger distances make one group (default: 15)"
+    add("--longest", **number, default=15, help=larger)
 
     add = command(
         "contrastive-make",
@@ -449,7 +417,6 @@ def declare(command: Callable[..., Any]) -> None:
         "make pairs for contrastive: German sentences whose verb has the wrong number",
         out=False,
     )
-    add("src", metavar="SRC", help="sources, tokenised")
+    add("src", metavar="SRC", help="sources, tokenised; they end in .en in FOLDER")
     add("ref", metavar="REF", help="German references, tokenised, not in sub-words")
     add("folder", metavar="FOLDER", help="folder for right.*, wrong.* and distances")
-    add("--source-lang", default="en", metavar="LANG", help="ending of the sources (default: en)")

@@ -1,15 +1,17 @@
 """``profile breakeven``: from how many tokens a pass drafting pays; with a beam, how many steps."""
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq.data import LanguagePairDataset
 
+from ...config import flag
 from ...decoding.depth import Costs, Depths, steps_kept
 from ...decoding.provenance import NATIVE
 from ...errors import excludes, needs, option_error
@@ -29,22 +31,15 @@ from ..analysis.break_even import (
     pays_from,
 )
 from ..data.journal import Journal
-from ..data.samples import Rounds, series, speed_ups
+from ..data.samples import Rounds
 from ..data.table import Cells, Column, Table, Value, column
 from ..measure import rounds
 from ..measure.loading import choose
-from ..measure.passes.models import (
-    Pair,
-    RandomDrafter,
-    SizedModel,
-    check_model,
-    make_pair,
-    parse_engine,
-    sizes,
-)
 from ..measure.traits import drafting as drafting_methods
-from ..settings import Timing
+from .asked import BreakEven
+from .harness import in_rounds, speed_up
 from .oracle import give_oracle, with_errors
+from .passes.models import Pair, check_model, make_pair, parse_engine, sizes
 
 GREEDY, SHORTLIST, DTYPE = "greedy", "drafter_shortlist", "drafter_dtype"
 # Random weights: lengths of sources, with </s>; an output has as many tokens as its source.
@@ -69,31 +64,6 @@ BEAM_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class BreakEvenProfile(SizedModel, Timing):
-    """Of ``paradec profile breakeven``."""
-
-    decoders: Sequence[str]  # those that draft; none: all that have a drafter
-    block_sizes: Sequence[int]  # of them
-    rates: Sequence[float]  # how often a drafted token is right
-    drafter_width: int | None  # of a random drafter; None: the model's
-    drafter_layers: int  # of its decoder
-    drafter_size: str | None  # instead: a random Transformer of this size; None: a shallow decoder
-    drafter_shortlist: int | None  # so many first tokens to draft from; None: all
-    drafter_dtype: str | None  # of the drafts' weights; None: the decoders' own default
-    marks: Sequence[Mark]  # where trained pairs stand
-    subset: str  # of the data
-    sentences: int  # how many
-    plot: Path | None  # a picture is written there; None: none
-    title: str | None  # of the table; None: made of the model's name
-    beam: int | None  # of drafted beams; None: drafts are of greedy search
-
-    @property
-    def random_drafter(self) -> RandomDrafter:
-        """What drafts token by token for random weights."""
-        return RandomDrafter(self.drafter_width, self.drafter_layers, self.drafter_size)
-
-
 @dataclass
 class Drafting:
     """A decoder in an engine, with drafts of one size that are right at one rate."""
@@ -116,9 +86,7 @@ class Drafting:
         return self.engine, self.decoder, self.block_size
 
 
-def make_decoders(
-    pair: Pair, drafters: dict[str, str | None], asked: BreakEvenProfile
-) -> list[Drafting]:
+def make_decoders(pair: Pair, drafters: dict[str, str | None], asked: BreakEven) -> list[Drafting]:
     """Build the generators; those of an engine share its weights.
 
     Raises:
@@ -126,7 +94,7 @@ def make_decoders(
     """
     compared: list[Drafting] = []
     limits = FORCED if asked.arch_size is not None else {}
-    for name in dict.fromkeys(asked.engines):
+    for name in asked.engines:
         engine, scorers = parse_engine(name), {}  # type: ignore[var-annotated]
         common: dict[str, Any] = {"engine": engine.kind, "engine_dtype": engine.dtype, **limits}
         if asked.beam is None:
@@ -136,7 +104,7 @@ def make_decoders(
         elif engine.kind != NATIVE:
             allowed = "native ones with --beam: torch's searches run in Python, step by step"
             raise option_error("--engines", name, allowed)
-        block_sizes = [0] if asked.beam else dict.fromkeys(asked.block_sizes)
+        block_sizes = [0] if asked.beam else asked.block_sizes
         for decoder, block_size in product(drafters, block_sizes):
             method = METHODS[decoder]
             offer = Offer(block_size, len(pair.task.target_dictionary), engine.dtype, pair.model)
@@ -152,7 +120,7 @@ def make_decoders(
             generator.pass_by_pass = True  # as the oracle drafts
             oracle = give_oracle(generator)
             own_drafts = [] if asked.path is None else [None]  # those of random weights are wrong
-            for rate in [*own_drafts, *sorted({*asked.rates})]:
+            for rate in [*own_drafts, *asked.rates]:
                 compared.append(Drafting(name, decoder, block_size, rate, generator, oracle))
     if all(drafting.decoder == GREEDY for drafting in compared):
         given = ",".join(asked.engines)
@@ -160,7 +128,7 @@ def make_decoders(
     return compared
 
 
-def _draft_options(asked: BreakEvenProfile, decoder: str, block_size: int) -> dict[str, Any]:
+def _draft_options(asked: BreakEven, decoder: str, block_size: int) -> dict[str, Any]:
     """Return the options of a decoder's drafts."""
     if asked.beam is not None:
         return {"beam": asked.beam, DTYPE: asked.drafter_dtype}
@@ -171,7 +139,7 @@ def _draft_options(asked: BreakEvenProfile, decoder: str, block_size: int) -> di
     return {name: value for name, value in whole.items() if name in (*reads, "block_size")}
 
 
-def find_drafters(pair: Pair, asked: BreakEvenProfile) -> dict[str, str | None]:
+def find_drafters(pair: Pair, asked: BreakEven) -> dict[str, str | None]:
     """Return ``--drafter-path`` of each decoder to be measured.
 
     Raises:
@@ -179,7 +147,7 @@ def find_drafters(pair: Pair, asked: BreakEvenProfile) -> dict[str, str | None]:
     """
     helpers = {decoder: pair.helper(METHODS[decoder].drafter) for decoder in drafting_methods()}
     there = {decoder: helper for decoder, helper in helpers.items() if helper is not None}
-    wanted = list(dict.fromkeys(asked.decoders or there))
+    wanted = list(dict.fromkeys(asked.decoder or there))
     for decoder in wanted:
         if decoder not in there:
             allowed = f"{', '.join(there) or 'none'}, by --path and --drafter-path"
@@ -195,7 +163,7 @@ def find_drafters(pair: Pair, asked: BreakEvenProfile) -> dict[str, str | None]:
     return drafters
 
 
-def make_samples(pair: Pair, asked: BreakEvenProfile) -> list[Any]:
+def make_samples(pair: Pair, asked: BreakEven) -> list[Any]:
     """Return batches of one sentence, from short to long: of DATA, or random ones."""
     if asked.arch_size is None:
         pair.task.load_dataset(asked.subset)
@@ -239,18 +207,18 @@ def row(
     return cells
 
 
-def measure(asked: BreakEvenProfile, journal: Journal) -> Table:
+def measure(asked: BreakEven, journal: Journal) -> Table:
     """Measure; return the table, and draw the picture.
 
     Raises:
         UsageError: flags do not go together, or an output is not greedy search's.
     """
     check_model(asked)
-    for name in ("drafter_width", "drafter_size"):
-        if getattr(asked, name) is not None and asked.arch_size is None:
-            raise needs(f"--{name.replace('_', '-')}", getattr(asked, name), "--arch-size")
-    if asked.drafter_layers != 1 and asked.arch_size is None:
-        raise needs("--drafter-layers", asked.drafter_layers, "--arch-size")
+    if asked.beam == 1:
+        raise option_error("--beam", 1, "2 or more; without it drafts are of greedy search")
+    for name in ("drafter_width", "drafter_size", "drafter_layers"):
+        if (given := getattr(asked, name)) not in (None, 1) and asked.arch_size is None:
+            raise needs(flag(name), given, "--arch-size")
     torch.set_num_threads(asked.threads)
     return (_greedy if asked.beam is None else _beams)(asked, journal)
 
@@ -272,45 +240,36 @@ class Bench:
 
     def __init__(self, pair: Pair, samples: Sequence[Any], compared: Sequence[Drafting]) -> None:
         self.pair, self.samples = pair, samples
-        self.right: dict[str, list[list[int]]] = {}
+        self.right: dict[str, dict[int, list[int]]] = defaultdict(dict)
         words = range(pair.task.target_dictionary.nspecial, len(pair.task.target_dictionary))
         for drafting in compared:  # untimed: also builds what is built at a first call
-            if drafting.decoder == GREEDY:
-                outputs = [
-                    self._decode(drafting, i)[1]["tokens"].tolist() for i in range(len(samples))
-                ]
-                self.right[drafting.engine] = outputs
             if drafting.rate is not None:
-                pairs = enumerate(self.right[drafting.engine])
+                pairs = self.right[drafting.engine].items()
                 drafting.texts = [with_errors(text, drafting.rate, words, i) for i, text in pairs]
             for i in range(len(samples)):
-                hypo = self._checked(drafting, i)[1]
+                hypo = self.decode(drafting, i)[1]
                 drafting.tokens += len(hypo["tokens"])
                 drafting.passes += hypo["steps"]
 
     def time(self, drafting: Drafting, number: int) -> float:
         """Decode a sentence; return the seconds."""
-        return self._checked(drafting, number)[0]
+        return self.decode(drafting, number)[0]
 
-    def _checked(self, drafting: Drafting, number: int) -> tuple[float, Any]:
+    def decode(self, drafting: Drafting, number: int) -> tuple[float, Any]:
         """Decode a sentence, and compare its output; return seconds and hypothesis."""
-        seconds, hypo = self._decode(drafting, number)
-        if hypo["tokens"].tolist() != self.right[drafting.engine][number]:
-            allowed = (
-                f"engines in which {drafting.decoder} writes what greedy search writes; sentence "
-                f"{number + 1} differs, as passes over one token and over several round differently"
-            )
-            raise option_error("--engines", drafting.engine, allowed)
-        return seconds, hypo
-
-    def _decode(self, drafting: Drafting, number: int) -> tuple[float, Any]:
-        """Decode a sentence; return seconds and hypothesis."""
         drafting.oracle[:] = drafting.texts[number : number + 1]
         begin = rounds.now()
         (hypos,) = self.pair.task.inference_step(
             drafting.generator, [self.pair.model], self.samples[number]
         )
-        return rounds.now() - begin, hypos[0]
+        seconds, tokens = rounds.now() - begin, hypos[0]["tokens"].tolist()
+        if tokens != self.right[drafting.engine].setdefault(number, tokens):
+            allowed = (
+                f"engines in which {drafting.decoder} writes what greedy search writes; sentence "
+                f"{number + 1} differs, as passes over one token and over several round differently"
+            )
+            raise option_error("--engines", drafting.engine, allowed)
+        return seconds, hypos[0]
 
 
 def greedy_rows(
@@ -323,55 +282,41 @@ def greedy_rows(
         seconds: of each, by round and sentence.
         marks: where trained pairs stand.
     """
-    base = {
-        drafting.engine: _milliseconds(times)
-        for drafting, times in zip(compared, seconds, strict=True)
-        if drafting.decoder == GREEDY
-    }
-    samples = [
-        sample
-        for i, (drafting, times) in enumerate(zip(compared, seconds, strict=True))
-        for sample in series(
-            GREEDY if drafting.decoder == GREEDY else str(i), times, kind=drafting.engine
-        )
-    ]
-    gains = speed_ups(samples, GREEDY, lambda sample: sample.kind)
+    baselines: dict[str, Rounds] = {}
     curves: dict[Curve, list[Point]] = {}
-    own_drafts: dict[Curve, Cells] = {}
-    tokens_drafted: dict[Curve, float] = {}
-    answers, measured = [], []
-    for i, (drafting, times) in enumerate(zip(compared, seconds, strict=True)):
+    own_drafts: dict[Curve, tuple[float, Cells]] = {}
+    measured = []
+    for drafting, times in zip(compared, seconds, strict=True):
         if drafting.decoder == GREEDY:
+            baselines[drafting.engine] = times
             continue
-        point = Point.of(drafting.tokens / drafting.passes, gains[str(i), drafting.engine])
+        greedy = baselines[drafting.engine]
+        point = Point.of(drafting.tokens / drafting.passes, speed_up(greedy, times))
         place = OWN if drafting.rate is None else MEASURED
-        numbers = point.tokens, _milliseconds(times), base[drafting.engine]
-        made = row(GREEDY_COLUMNS, drafting.curve, place, drafting.rate, numbers, _gain(point))
+        numbers = point.tokens, _milliseconds(times), _milliseconds(greedy)
+        made = row(GREEDY_COLUMNS, drafting.curve, place, drafting.rate, numbers, point.gain)
         if drafting.rate is None:
-            tokens_drafted[drafting.curve] = round(point.tokens, 3)
-            own_drafts[drafting.curve] = made
+            own_drafts[drafting.curve] = point.tokens, made
         else:
             curves.setdefault(drafting.curve, []).append(point)
             measured.append(made)
+    answers = []
     for curve, points in curves.items():
-        words, where = pays_from(points)
-        places: list[tuple[str, float, Point | None]] = [(words, where.tokens, where)]
-        wanted = [(mark.name, mark.tokens) for mark in marks if mark.curve == curve[1:]]
+        words, pays = pays_from(points)
+        named = [(mark.name, mark.tokens) for mark in marks if mark.curve == curve[1:]]
         if curve in own_drafts:
-            wanted.insert(0, (PREDICTED, tokens_drafted[curve]))
-        places += [(name, tokens, at(points, tokens)) for name, tokens in wanted]
+            named.append((PREDICTED, own_drafts[curve][0]))
+        places: list[tuple[str, float, Point | None]] = [(words, pays.tokens, pays)]
+        places += [(name, tokens, at(points, tokens)) for name, tokens in named]
+        greedy_ms = _milliseconds(baselines[curve[0]])
         for place, tokens, on_curve in places:
-            if place == PREDICTED:
-                answers.append(own_drafts[curve])
-            greedy = base[curve[0]]
-            numbers_there = tokens, on_curve and greedy / on_curve.speed_up, greedy
-            gain = None if on_curve is None else _gain(on_curve)
-            answers.append(row(GREEDY_COLUMNS, curve, place, None, numbers_there, gain))
+            ms, gain = None, None
+            if on_curve is not None:
+                ms, gain = greedy_ms / on_curve.speed_up, on_curve.gain
+            answers.append(row(GREEDY_COLUMNS, curve, place, None, (tokens, ms, greedy_ms), gain))
+        if curve in own_drafts:
+            answers.append(own_drafts[curve][1])
     return answers + measured
-
-
-def _gain(point: Point) -> Value:
-    return Value(point.speed_up, point.low, point.high)
 
 
 def _milliseconds(seconds: Rounds) -> float:
@@ -379,15 +324,15 @@ def _milliseconds(seconds: Rounds) -> float:
     return 1000 * statistics.median(sum(times) / len(times) for times in seconds)
 
 
-def _greedy(asked: BreakEvenProfile, journal: Journal) -> Table:
+def _greedy(asked: BreakEven, journal: Journal) -> Table:
     """Measure drafts of greedy search."""
     drafted = max(1, max(asked.block_sizes) - 1)  # blockwise counts the verifier's own token
-    kinds = {METHODS[name].drafter for name in asked.decoders or drafting_methods()}
-    pair = make_pair(asked, drafted, asked.random_drafter, kinds)
+    kinds = {METHODS[name].drafter for name in asked.decoder or drafting_methods()}
+    pair = make_pair(asked, drafted, kinds)
     drafters = find_drafters(pair, asked)
     if asked.drafter_shortlist and all(SHORTLIST not in METHODS[name].reads for name in drafters):
         raise excludes("--drafter-shortlist", asked.drafter_shortlist, " and ".join(drafters))
-    for mark in asked.marks:
+    for mark in asked.mark or ():
         there = list(product(drafters, asked.block_sizes))
         if mark.curve not in there:
             allowed = ", ".join(f"{decoder}:{size}" for decoder, size in there)
@@ -396,18 +341,15 @@ def _greedy(asked: BreakEvenProfile, journal: Journal) -> Table:
         compared = make_decoders(pair, drafters, asked)
         bench = Bench(pair, make_samples(pair, asked), compared)
         sentences = range(len(bench.samples))
-        results, used = rounds.all_rounds(
-            compared, sentences, asked.rounds, asked.busy, bench.time, "sentences", journal
-        )
-    seconds = list(zip(*results, strict=True))
+        seconds, others = in_rounds(asked, journal, "sentences", compared, sentences, bench.time)
     notes = _notes_of_greedy(bench, drafters, asked) + [
         f"Medians (lowest-highest) of {asked.rounds} interleaved rounds after a warm-up, batch 1, "
-        f"cpu, {asked.threads} thread(s); {rounds.others_used(used, asked.busy)}.",
+        f"cpu, {asked.threads} thread(s); {others}.",
         "Drafted passes are calls of their own here. `translate` makes many in one native call, "
         "so that drafting pays a little earlier there.",
     ]
     title = asked.title or f"When drafting pays: {asked.name}"
-    table = Table.of(greedy_rows(compared, seconds, asked.marks), title, notes)
+    table = Table.of(greedy_rows(compared, seconds, asked.mark or ()), title, notes)
     if asked.plot is not None:
         from ..show.benchmark_plots import draw_break_even  # matplotlib takes a second to load
 
@@ -422,13 +364,15 @@ def _in_words(pair: Pair, kind: str | None, dtype: str | None) -> str:
     return "heads on the model" if kind == HEADS else sizes(pair.helper(kind))
 
 
-def _notes_of_greedy(bench: Bench, drafters: Iterable[str], asked: BreakEvenProfile) -> list[str]:
+def _notes_of_greedy(bench: Bench, drafters: Iterable[str], asked: BreakEven) -> list[str]:
     """Return what a reader must know to read the numbers right."""
     pair, count = bench.pair, len(bench.samples)
-    drawn = {
-        name: f"`{name}`: {_in_words(pair, METHODS[name].drafter, asked.drafter_dtype)}"
-        for name in drafters
-    }
+    drawn = []
+    for name in drafters:
+        words = _in_words(pair, METHODS[name].drafter, asked.drafter_dtype)
+        if asked.drafter_shortlist is not None and SHORTLIST in METHODS[name].reads:
+            words += f", from the {asked.drafter_shortlist} first tokens"
+        drawn.append(f"`{name}`: {words}")
     random = asked.arch_size is not None
     sentences = f"{count} sentences of `{asked.subset}` of {asked.data}, from short to long."
     if random:
@@ -436,14 +380,9 @@ def _notes_of_greedy(bench: Bench, drafters: Iterable[str], asked: BreakEvenProf
             f"{count} random sources of {SHORTEST} to {LONGEST} tokens, with </s>. An output has "
             "as many: random weights never say </s>, and the length limit ends it."
         )
-    if asked.drafter_shortlist is not None:
-        first = f", from the {asked.drafter_shortlist} first tokens"
-        drawn |= {
-            name: drawn[name] + first for name in drafters if SHORTLIST in METHODS[name].reads
-        }
     lines = [
         f"{asked.name}: {sizes(pair.model)}, vocabulary {len(pair.task.target_dictionary)}. "
-        f"Drafters: {'; '.join(drawn[name] for name in drafters)}.",
+        f"Drafters: {'; '.join(drawn)}.",
         sentences,
         "A drafter's passes run and are timed, and its drafts are replaced by greedy search's own "
         "tokens, each right with the rate, in whole blocks (--draft-confidence 0). Verification is "
@@ -478,7 +417,7 @@ def middle(costs: Sequence[Costs]) -> Costs:
 
 
 def beam_rows(
-    asked: BreakEvenProfile, compared: Sequence[Drafting], costs: Sequence[Sequence[Costs]]
+    asked: BreakEven, compared: Sequence[Drafting], costs: Sequence[Sequence[Costs]]
 ) -> list[Cells]:
     """Make the rows: of each decoder and depth where it pays, the marks, and the rates.
 
@@ -490,7 +429,7 @@ def beam_rows(
     answers: list[Cells] = []
     measured: list[Cells] = []
     for drafting, of_rounds in zip(compared, costs, strict=True):
-        for depth in dict.fromkeys(asked.block_sizes):
+        for depth in asked.block_sizes:
             times = [cost.rounds(depth) for cost in of_rounds]
             # A round replaces as many plain steps as it takes itself.
             ratios = [time[depth] / time[0] for time in times]
@@ -498,11 +437,11 @@ def beam_rows(
             places = [(PAYS, None, statistics.median(ratios))]
             places += [
                 (mark.name, None, mark.tokens)
-                for mark in asked.marks
+                for mark in asked.mark or ()
                 if mark.curve == (drafting.decoder, depth)
             ]
             answered = len(places)
-            for rate in sorted({*asked.rates}):
+            for rate in asked.rates:
                 places.append((MEASURED, rate, steps_kept([rate] * depth)[depth]))
             ms = [1000 * statistics.median(time[i] for time in times) for i in (depth, 0)]
             for number, (place, rate_there, steps) in enumerate(places):
@@ -513,37 +452,31 @@ def beam_rows(
     return answers + measured
 
 
-def _beams(asked: BreakEvenProfile, journal: Journal) -> Table:
+def _beams(asked: BreakEven, journal: Journal) -> Table:
     """Measure what drafted steps of beam search cost."""
     if asked.plot is not None:
         raise excludes("--plot", str(asked.plot), "--beam")
     able = [name for name, method in METHODS.items() if method.beams and method.candidates]
-    for decoder in asked.decoders:
+    for decoder in asked.decoder or ():
         if decoder not in able:
             raise option_error("--decoder", decoder, f"{', '.join(able)} with --beam")
-    pair = make_pair(asked, 1, asked.random_drafter)
+    pair = make_pair(asked, 1)
     drafters = {name: path for name, path in find_drafters(pair, asked).items() if name in able}
     with torch.inference_mode():
         compared, samples = make_decoders(pair, drafters, asked), make_samples(pair, asked)
-        results, used = rounds.all_rounds(
-            compared,
-            samples,
-            asked.rounds,
-            asked.busy,
-            lambda drafting, sample: search_costs(pair, drafting, sample),
-            "sentences",
-            journal,
+        results, others = in_rounds(
+            asked, journal, "sentences", compared, samples, partial(search_costs, pair)
         )
     costs = [
-        [middle([Costs(*cost) for cost in of_round]) for of_round in own]
-        for own in zip(*results, strict=True)
+        [middle([Costs(*cost) for cost in of_round]) for of_round in by_round]
+        for by_round in results
     ]
     notes = [
         f"{asked.name}: {sizes(pair.model)}, vocabulary {len(pair.task.target_dictionary)}; beam "
         f"{asked.beam}, one sentence at a time, cpu, {asked.threads} thread(s).",
         f"{len(samples)} sentences, each searched without drafts, with short and with long ones, "
         "as at a decoder's first batch: CPU time, the faster of two; medians over sentences and "
-        f"{asked.rounds} interleaved rounds; {rounds.others_used(used, asked.busy)}.",
+        f"{asked.rounds} interleaved rounds; {others}.",
         "A round is the drafter's passes, one a drafted step, and one of the model over all nodes; "
         "over the steps drafted it is a straight line. Speed-up: the round's steps by the plain "
         "search, over the round. The encoder and ends of sentences do not count.",

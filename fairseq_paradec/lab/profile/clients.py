@@ -8,7 +8,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from ..data.table import Table, Value, column
 from ..measure import machine, rounds
 from ..measure.drafts import typed
 from .asked import Clients
+from .harness import PARADEC
 
 #: The share of what many clients get at which requests come at random.
 LOAD = 0.7
@@ -186,8 +186,7 @@ def piped(process: subprocess.Popen[str], lines: Sequence[str]) -> Answered:
 def started(words: Sequence[str], **pipes: int) -> Iterator[subprocess.Popen[str]]:
     """Run a command of this package, which prints each line at once; end it at the end."""
     env = os.environ | {"PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "fairseq_paradec", *words]
-    with subprocess.Popen(command, env=env, encoding="utf-8", **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen([*PARADEC, *words], env=env, encoding="utf-8", **pipes) as process:  # type: ignore[call-overload]
         try:
             yield process
         finally:

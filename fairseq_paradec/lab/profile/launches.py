@@ -10,69 +10,52 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from ...engine.chunk import ChunkScorer
-from ..data.table import Table
+from ..data.table import Cells, Table
 from ..measure.rounds import now
-from ..measure.specs import read
 from ..measure.systems import FairseqSystem
 from .asked import Launches
 from .harness import load
 
-#: What the profiler calls events of CUDA, by the beginning of their names.
-_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
-_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
-_COPIES = ("cudaMemcpy",)
+#: What is counted on a device, and the beginnings of the profiler's names for it.
+COUNTED = {
+    "launches": ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch"),
+    "synchronisations": ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"),
+    "copies": ("cudaMemcpy",),
+}
 
 #: Times that a pass of fixed width is run, for its median.
 REPETITIONS = 30
 #: Tokens cached before such a pass.
 CACHED = 10
 
-#: Of a piece of work: launches, waits, copies, operators, and milliseconds of the device.
-Counts = tuple[int, int, int, int, float]
-
-
-def counted(work: Callable[[], Any], device: str) -> Counts:
-    """Run under torch's profiler; return what was launched and how long the device worked."""
-    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
-    with profile(activities=kinds) as record:
-        work()
-        now(device)
-    counts: Counter[str] = Counter()
-    busy = 0.0
-    for event in record.events() or ():
-        if event.device_type == DeviceType.CUDA:
-            busy += event.time_range.elapsed_us()
-            continue
-        counts["operators"] += event.name.startswith("aten::") and event.cpu_parent is None
-        for kind, names in (("launches", _LAUNCHES), ("waits", _WAITS), ("copies", _COPIES)):
-            counts[kind] += event.name.startswith(names)
-    kinds_of = ("launches", "waits", "copies", "operators")
-    launched, waits, copies, operators = (counts[kind] for kind in kinds_of)
-    return launched, waits, copies, operators, busy / 1000
-
 
 def row(
-    what: str, batch: int, passes: float, seconds: float, counts: Counts, device: str
-) -> dict[str, Any]:
-    """Make a row: everything by the pass."""
-    launched, waits, copies, operators, busy = (round(count / passes, 3) for count in counts)
-    milliseconds = 1000 * seconds / passes
+    what: str, batch: int, passes: float, seconds: float, work: Callable[[], Any], device: str
+) -> Cells:
+    """Make a row, everything by the pass: run under torch's profiler what took the seconds."""
     on_device = device == "cuda"
-    return {
-        "what": what,
-        "batch": batch,
-        "passes": round(passes),
-        "ms": round(milliseconds, 3),
-        "device ms": busy if on_device else None,
-        "device busy": round(busy / milliseconds, 3) if on_device else None,
-        "launches": launched if on_device else None,
-        "synchronisations": waits if on_device else None,
-        "copies": copies if on_device else None,
-        "operators": operators,
-    }
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA][: 1 + on_device]) as log:
+        work()
+        now(device)
+    counts, busy = Counter[str](), 0.0
+    for event in log.events() or ():
+        if event.device_type == DeviceType.CUDA:
+            busy += event.time_range.elapsed_us() / 1000
+            continue
+        counts["operators"] += event.name.startswith("aten::") and event.cpu_parent is None
+        for name, beginnings in COUNTED.items():
+            counts[name] += event.name.startswith(beginnings)
+    milliseconds = 1000 * seconds / passes
+    cells: Cells = {"what": what, "batch": batch, "passes": round(passes)}
+    cells["ms"] = round(milliseconds, 3)
+    cells["device ms"] = round(busy / passes, 3) if on_device else None
+    cells["device busy"] = round(busy / passes / milliseconds, 3) if on_device else None
+    for name in COUNTED:
+        cells[name] = round(counts[name] / passes, 3) if on_device else None
+    return cells | {"operators": round(counts["operators"] / passes, 3)}
 
 
-def decoder_row(system: FairseqSystem, sentences: Sequence[int], size: int) -> dict[str, Any]:
+def decoder_row(system: FairseqSystem, sentences: Sequence[int], size: int) -> Cells:
     """Measure a decoder on batches of a size; a batch's passes are those of its longest row."""
     batches = [sentences[i : i + size] for i in range(0, len(sentences), size)]
     device, passes = system.device, 0
@@ -86,10 +69,10 @@ def decoder_row(system: FairseqSystem, sentences: Sequence[int], size: int) -> d
     begin = now(device)
     work()
     seconds = now(device) - begin
-    return row(system.label, size, passes, seconds, counted(work, device), device)
+    return row(system.label, size, passes, seconds, work, device)
 
 
-def pass_rows(model: Any, source: dict[str, Any], width: int, device: str) -> list[dict[str, Any]]:
+def pass_rows(model: Any, source: dict[str, Any], width: int, device: str) -> list[Cells]:
     """Measure torch's pass of a width as it is, and on CUDA in a graph."""
     scorer = ChunkScorer(model)
     scorer.encode(source)
@@ -111,19 +94,19 @@ def pass_rows(model: Any, source: dict[str, Any], width: int, device: str) -> li
     return rows
 
 
-def _pass_row(what: str, batch: int, once: Callable[[], Any], device: str) -> dict[str, Any]:
+def _pass_row(what: str, batch: int, once: Callable[[], Any], device: str) -> Cells:
     """Measure one pass."""
     times = []
     for _ in range(REPETITIONS + 3):
         begin = now(device)
         once()
         times.append(now(device) - begin)
-    return row(what, batch, 1, median(times[3:]), counted(once, device), device)
+    return row(what, batch, 1, median(times[3:]), once, device)
 
 
 def measure(asked: Launches) -> Table:
     """Measure decoders and passes; return the table."""
-    systems, sentences = load(asked, [*map(read, asked.decoder or ())])
+    systems, sentences = load(asked)
     first = systems[0]
     sizes = [size for size in asked.batch_sizes if size <= len(sentences)]
     rows = [decoder_row(system, sentences, size) for size in sizes for system in systems]

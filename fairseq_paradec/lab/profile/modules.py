@@ -10,12 +10,11 @@ import torch
 from ...errors import option_error
 from ..data.journal import Journal
 from ..data.table import Cells, Column, Table, column
-from ..measure import machine, rounds
+from ..measure import machine
 from ..measure.clock import Clock, Parts
-from ..measure.specs import read
 from ..measure.systems import FairseqSystem
 from .asked import Modules
-from .harness import load
+from .harness import in_rounds, load
 
 # Column -> the timed part of the generator, and its methods; of nested calls the outer one counts.
 PARTS: Parts = {
@@ -42,11 +41,11 @@ def part_column(part: str) -> Column:
     return column(f"{part.replace(chr(39) + 's', '').replace(' ', '_')}_ms", f"{part}, ms", "ms")
 
 
-def row(system: FairseqSystem, rounds: list[dict[str, float]], peak: float | None) -> Cells:
-    """Make a row of the table: the median over rounds of the mean per sentence."""
+def row(system: FairseqSystem, means: list[dict[str, float]], peak: float | None) -> Cells:
+    """Make a row of the table: the medians of the rounds' means per sentence."""
     cells: Cells = {"decoder": system.label, "parameters": system.parameters}
-    for part in rounds[0]:
-        median = statistics.median(r[part] for r in rounds)
+    for part in means[0]:
+        median = statistics.median(mean[part] for mean in means)
         cells[part_column(part)] = round(1000 * median, 2)
     return cells | {column("peak_MiB", "peak MiB", "MiB"): peak}
 
@@ -58,7 +57,7 @@ def measure(asked: Modules, journal: Journal) -> Table:
         UsageError: a decoder is not of this package.
     """
     torch.set_num_threads(asked.threads)
-    systems, sentences = load(asked, [*map(read, asked.decoder or ())])
+    systems, sentences = load(asked)
     for system in systems:
         if not hasattr(system.generator, "scorer"):
             raise option_error("--decoder", system.command, "a decoder of this package")
@@ -66,23 +65,16 @@ def measure(asked: Modules, journal: Journal) -> Table:
     peaks = [_peak(system, sentences[-1], asked.device) for system in systems]  # and a warm-up
     clocks = [Clock(system.generator, PARTS, asked.device) for system in systems]
     pairs = list(zip(systems, clocks, strict=True))
-    results, used = rounds.all_rounds(
-        pairs,
-        sentences,
-        asked.rounds,
-        asked.busy,
-        lambda pair, i: profile(*pair, i),
-        "sentences",
-        journal,
+    results, others = in_rounds(
+        asked, journal, "sentences", pairs, sentences, lambda pair, i: profile(*pair, i)
     )
     rows = [
-        row(system, [_mean(of_round[place]) for of_round in results], peaks[place])
-        for place, system in enumerate(systems)
+        row(system, [*map(_mean, by_round)], peak)
+        for system, by_round, peak in zip(systems, results, peaks, strict=True)
     ]
     notes = [
         f"{len(sentences)} sentences of `{asked.subset}`, batch 1, fp32, {asked.device}, "
-        f"{asked.threads} thread(s); medians of {asked.rounds} rounds; "
-        f"{rounds.others_used(used, asked.busy)}.",
+        f"{asked.threads} thread(s); medians of {asked.rounds} rounds; {others}.",
         "Encoder and keys: with the cross-attention's keys and values. Vocabulary: projection and "
         "softmax; a part of the decoder where one native call drafts several tokens. Rest: "
         "choosing tokens, the loop, batching, detokenising. Each pass is a call of its own.",

@@ -16,11 +16,8 @@ import numpy as np
 from ...errors import UsageError, option_error
 from ..data.journal import Journal
 from ..data.table import Cells, Table, column
-from ..measure import rounds
-from .asked import Starts
-
-PARADEC = [sys.executable, "-m", "fairseq_paradec"]
-
+from .asked import Starts, words_of
+from .harness import PARADEC, in_rounds
 
 # A process begins with the memory of the one that starts it, to the system: that is a small one.
 LAUNCH = """
@@ -69,17 +66,10 @@ def _measured(asked: Starts, model: str, journal: Journal) -> Table:
         "fairseq_paradec.load": [sys.executable, "-c", load, model],
         f"paradec {shlex.join(translate)} {shown}": [*PARADEC, *translate, model],
     }
-    results, used = rounds.all_rounds(
-        [*starts.values()],
-        [None],
-        asked.rounds,
-        asked.busy,
-        lambda start, _: cost(start),
-        "starts",
-        journal,
+    results, others = in_rounds(
+        asked, journal, "starts", [*starts.values()], [None], lambda start, _: cost(start)
     )
-    costs = np.array([[own for (own,) in of_round] for of_round in results])
-    medians = np.median(costs, axis=0)
+    medians = np.median([[own for (own,) in by_round] for by_round in results], axis=1)
     rows: list[Cells] = [
         {
             "start": start,
@@ -93,7 +83,7 @@ def _measured(asked: Starts, model: str, journal: Journal) -> Table:
     notes = [
         f"Medians of {asked.rounds} rounds. Processor: the time that the process itself computes. "
         "Memory: the most that was resident, mapped files that processes share among it; "
-        f"{rounds.others_used(used, asked.busy)}.",
+        f"{others}.",
     ]
     return Table.of(rows, notes=notes)
 
@@ -103,9 +93,9 @@ def random_folder(size: str, room: Path) -> str:
     import torch
 
     from ...plugin.files import new_checkpoint
-    from ..measure.passes.models import WORDS, WORDS_OF, random_pair
+    from .passes.models import random_pair
 
-    pair = random_pair(size, WORDS_OF.get(size, WORDS), 1, kinds=())
+    pair = random_pair(size, words_of(size), 1, kinds=())
     for language in ("source", "target"):
         pair.task.source_dictionary.save(str(room / f"dict.{language}.txt"))
     options = {**vars(pair.args), "_name": "transformer"}

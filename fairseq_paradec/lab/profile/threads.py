@@ -13,16 +13,14 @@ import torch
 
 from ... import register
 from ...errors import UsageError
-from ...model_checks import BLOCK_NAT
 from ...plugin.tasks.loading import check_inputs
 from ..data.journal import Journal
 from ..data.table import Cells, Table, Value, column
 from ..measure import machine, rounds
 from ..measure.specs import Spec, read
 from ..measure.systems import FairseqSystem
-from ..measure.traits import drafting
 from .asked import Threads
-from .harness import load
+from .harness import in_rounds, load
 
 #: When a generator began and ended; or sentences a second, and milliseconds of a sentence.
 Pair = tuple[float, float]
@@ -88,26 +86,12 @@ def row(generators: Generators, own: Sequence[Pair], single: Sequence[Pair]) -> 
     }
 
 
-def usual(drafter_path: str | None) -> list[Spec]:
-    """Return the decoders without ``--decoder``: greedy, and what decodes with the drafter."""
-    decoders: list[dict[str, Any]] = [{"decoding": "greedy"}]
-    if drafter_path is not None:
-        drafted = drafting(BLOCK_NAT)
-        decoders += [{"decoding": name, "drafter_path": drafter_path} for name in drafted]
-    forms = {"fp32": {"engine": "native"}, "int8": {"engine": "native", "engine_dtype": "int8"}}
-    return [
-        Spec.of(options | form, f"{options['decoding']}, {dtype}")
-        for options in decoders
-        for dtype, form in forms.items()
-    ]
-
-
 def measure(asked: Threads, journal: Journal) -> Table:
     """Measure all decoders on one thread, on several, and in processes; return the table."""
     check_inputs(asked.data, asked.path)
     most = max(asked.threads)
     torch.set_num_threads(most)  # as the head of the table says
-    specs = [*map(read, asked.decoder or ())] or usual(asked.drafter_path)
+    specs = [*map(read, asked.decoder)]
     loading: list[Future[int]] = []
     with contextlib.ExitStack() as stack:
 
@@ -132,16 +116,17 @@ def measure(asked: Threads, journal: Journal) -> Table:
                 compared += [Generators(spec.label, by, pools) for by, pools in several.items()]
         sentences = [loaded.result() for loaded in loading][0]
         rounds.in_turns(compared, [sentences], 0, decode_all)  # warms up
-        results, used = rounds.all_rounds(
-            compared, [sentences], asked.rounds, asked.busy, decode_all, "measurements", journal
+        results, others = in_rounds(
+            asked, journal, "measurements", compared, [sentences], decode_all
         )
-        pairs = [[pair for (pair,) in own] for own in zip(*results, strict=True)]
+        pairs = [[pair for (pair,) in by_round] for by_round in results]
         each = len(compared) // len(specs)  # of a decoder; the first is one thread
-        rows = [row(way, pairs[i], pairs[i - i % each]) for i, way in enumerate(compared)]
+        rows = [
+            row(generators, pairs[i], pairs[i - i % each]) for i, generators in enumerate(compared)
+        ]
     notes = [
         f"{sentences} sentences of `{asked.subset}`, one at a time, all by each generator; medians "
-        f"(lowest-highest) of {asked.rounds} interleaved rounds; "
-        f"{rounds.others_used(used, asked.busy)}.",
+        f"(lowest-highest) of {asked.rounds} interleaved rounds; {others}.",
         "Several generators have one thread each; those in threads of a process share the weights.",
         "Peak MiB: resident memory; of processes the sum, in which each counts the libraries.",
     ]

@@ -7,7 +7,6 @@ start takes.
 import itertools
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from ..data.journal import Journal
 from ..data.table import Cells, Table, Value, column
 from ..measure import machine
 from .asked import Workers
+from .harness import PARADEC
 
 #: Stands for a new folder in the flags of a command.
 PARTS = "PARTS"
@@ -84,8 +84,7 @@ def _seconds(asked: Workers, path: Path, flags: list[str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         parts = Path(folder) / "parts"
         words = [str(parts) if word == PARTS else word for word in flags]
-        command = [sys.executable, "-m", "fairseq_paradec", "translate", "--model"]
-        command += [str(asked.model), str(path), *words]
+        command = [*PARADEC, "translate", "--model", str(asked.model), str(path), *words]
         begin = time.perf_counter()
         done = subprocess.run(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False

@@ -289,12 +289,12 @@ def draw_histogram(
     lines = math.ceil(len(systems) / columns)
     width, height = max(4.8, 3.2 * columns), 1.1 + 1.9 * lines
     figure, axes = plot.panels(lines, columns, width, height)
-    last = max(len(system.bins) for system in systems)
+    last = 1 + max(max(system.counts) for system in systems)
     for panel, system in zip(axes.flat, systems, strict=False):
-        counts, middle = system.bins, system.quantile(50)
-        shares = [100 * count / len(system.ratios) for count in counts]
+        counts, middle = system.counts, system.quantile(50)
+        shares = [100 * count / len(system.ratios) for count in counts.values()]
         # A bin lies between its ends; the last one may be open.
-        places = [i + 0.5 for i in range(len(counts))]
+        places = [i + 0.5 for i in counts]
         panel.bar(places, shares, width=0.92, color=_colour(system.label))
         panel.axvline(1, **THIN)
         triangle = {"color": "black", "markersize": 5, "clip_on": False, "zorder": 3}

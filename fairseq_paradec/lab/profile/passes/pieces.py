@@ -4,7 +4,7 @@ It reads a ChunkScorer's gathered weights, in any form, so that ``paradec profil
 a pass without a clock inside it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor, nn
 
-from ...engine.decoder_pass import embed
-from ...engine.encoder import LeanEncoder
-from ...engine.masks import attention_bias
-from ...engine.native.packing import NativeEncoder
-from ...errors import option_error
+from ....engine.decoder_pass import embed
+from ....engine.encoder import LeanEncoder
+from ....engine.masks import attention_bias
+from ....engine.native.packing import NativeEncoder
+from ....errors import option_error
 
 # The pieces, in the order of a pass.
 PIECES = (
@@ -72,39 +72,36 @@ class Pieces:
         blank = {"name": name, "weights": 0, "bytes": 0, "cache_bytes": 0, "flops": 0}
         return self.by_name.setdefault(name, blank | {"dtype": NAMES[self.states]})
 
-    def product(
-        self, name: str, linears: Sequence[Any], tokens: int, dtype: torch.dtype | None = None
+    def modules(
+        self, name: str, *modules: Any, tokens: int = 0, dtype: torch.dtype | None = None
     ) -> None:
-        """Count linear modules.
+        """Count linear maps and layer norms.
 
         Args:
             name: of the piece.
-            linears: the modules.
-            tokens: that each is applied to.
-            dtype: of their weights; None for that of the first one.
+            modules: None is none.
+            tokens: that each linear map is applied to.
+            dtype: of the maps' weights; None for their own.
         """
-        dtype = linears[0].weight.dtype if dtype is None else dtype
-        self.piece(name)["dtype"] = NAMES[dtype]
-        for linear in linears:
-            self.matrix(name, linear.weight.numel(), tokens, dtype)
-            if linear.bias is not None:
-                self.numbers(name, linear.bias.numel())
+        for weight in (w for module in modules if module is not None for w in module.parameters()):
+            if weight.dim() == 1:  # a norm, or a bias
+                self.numbers(name, weight.numel())
+            else:
+                self.matrix(name, weight.numel(), tokens, dtype or weight.dtype)
 
     def matrix(self, name: str, weights: int, tokens: int, dtype: torch.dtype) -> None:
         """Count the weights of a linear map, and its products with tokens."""
         piece = self.piece(name)
+        piece["dtype"] = NAMES[dtype]
         piece["weights"] += weights
         piece["bytes"] += weights * dtype.itemsize
         piece["flops"] += 2 * tokens * weights
 
     def numbers(self, name: str, count: int) -> None:
         """Count weights of no product."""
-        self.matrix(name, count, 0, self.states)
-
-    def norms(self, name: str, *modules: Any) -> None:
-        """Count layer norms; None is none."""
-        for module in filter(None, modules):
-            self.numbers(name, sum(p.numel() for p in module.parameters()))
+        piece = self.piece(name)
+        piece["weights"] += count
+        piece["bytes"] += count * self.states.itemsize
 
     def attention(self, name: str, queries: int, keys: int, width: int, batch: int) -> None:
         """Count reading keys and values, and both products of attention.
@@ -149,26 +146,24 @@ def decoder_pieces(
         pieces.numbers("embedding", rows * dim)
     if getattr(decoder, "copy_sharpness", None) is not None:  # masks copy the source's embeddings
         pieces.piece("embedding")["flops"] += 2 * rows * source * embedded
-    if decoder.project_in_dim is not None:
-        pieces.product("embedding", [decoder.project_in_dim], rows)
-    pieces.norms("embedding", decoder.layernorm_embedding)
+    pieces.modules("embedding", decoder.project_in_dim, tokens=rows)
+    pieces.modules("embedding", decoder.layernorm_embedding)
     # 2. Layers.
     for layer in decoder.layers:
         attention, cross = layer.self_attn, layer.encoder_attn
-        four = [attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj]
-        pieces.product("self-attention", four, rows, kept)
+        four = (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj)
+        pieces.modules("self-attention", *four, tokens=rows, dtype=kept)
         pieces.attention("self-attention", rows, seen, dim, batch)
-        pieces.product("cross-attention", [cross.q_proj, cross.out_proj], rows, kept)
+        pieces.modules("cross-attention", cross.q_proj, cross.out_proj, tokens=rows, dtype=kept)
         pieces.attention("cross-attention", rows, source, dim, batch)
-        pieces.product("feed-forward", [layer.fc1, layer.fc2], rows, kept)
-        pieces.norms("norms", layer.self_attn_layer_norm, layer.encoder_attn_layer_norm)
-        pieces.norms("norms", layer.final_layer_norm)
-    pieces.norms("norms", decoder.layer_norm)
+        pieces.modules("feed-forward", layer.fc1, layer.fc2, tokens=rows, dtype=kept)
+        pieces.modules("norms", layer.self_attn_layer_norm, layer.encoder_attn_layer_norm)
+        pieces.modules("norms", layer.final_layer_norm)
+    pieces.modules("norms", decoder.layer_norm)
     # 3. The vocabulary.
-    if decoder.project_out_dim is not None:
-        pieces.product("projection", [decoder.project_out_dim], rows)
+    pieces.modules("projection", decoder.project_out_dim, tokens=rows)
     projected = rows if masks is None else batch * masks
-    pieces.product("projection", [decoder.output_projection], projected, kept)
+    pieces.modules("projection", decoder.output_projection, tokens=projected, dtype=kept)
     return [pieces.piece(name) for name in PIECES]
 
 
@@ -189,13 +184,13 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
         own = any(isinstance(v, LeanEncoder | NativeEncoder) for v in vars(scorer).values())
         for layer in encoder.layers.children():
             linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
-            pieces.product("encoder", linears, tokens, kept if own else None)
+            pieces.modules("encoder", *linears, tokens=tokens, dtype=kept if own else None)
             pieces.attention("encoder", tokens, source, dim, batch)
-            pieces.norms("encoder", layer.self_attn_layer_norm, layer.final_layer_norm)
-        pieces.norms("encoder", encoder.layernorm_embedding, encoder.layer_norm)
+            pieces.modules("encoder", layer.self_attn_layer_norm, layer.final_layer_norm)
+        pieces.modules("encoder", encoder.layernorm_embedding, encoder.layer_norm)
     crosses = [layer.encoder_attn for layer in decoder.layers]
     both = [linear for cross in crosses for linear in (cross.k_proj, cross.v_proj)]
-    pieces.product("keys of the source", both, tokens, kept)
+    pieces.modules("keys of the source", *both, tokens=tokens, dtype=kept)
     return [*pieces.by_name.values()]
 
 
@@ -210,11 +205,12 @@ def heads_pieces(scorer: Any, heads: Any, drafts: Any) -> list[dict[str, Any]]:
     batch, states = scorer.cache.keys.size(1), scorer.cache.keys.dtype
     pieces, kept = Pieces(states), drafts.linear.dtype
     own = kept if scorer.native else states
-    pieces.product("heads", [heads.inner], batch, own)
+    pieces.modules("heads", heads.inner, tokens=batch, dtype=own)
     pieces.numbers("heads", heads.bias.numel())
     pieces.matrix("heads", heads.outer.numel(), batch, own)
     drafted = batch * (heads.block_size - 1)
-    pieces.product("projection", [scorer.decoder.output_projection], drafted, kept)
+    projection = scorer.decoder.output_projection
+    pieces.modules("projection", projection, tokens=drafted, dtype=kept)
     return [*pieces.by_name.values()]
 
 

@@ -1,8 +1,7 @@
 """The model whose passes are measured: a checkpoint, or random weights of a known size."""
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from ....plugin.tasks import loading
 from ....plugin.tasks.flags import ParallelTranslationConfig
 from ....plugin.tasks.translation import ParallelTranslationTask
 from ....registry import ANY, HEADS
+from ..asked import SizedModel
 
 # --arch-size: layers of encoder and of decoder, width, feed-forward width, heads.
 SIZES = {
@@ -28,8 +28,6 @@ SIZES = {
     "nllb-600m": (12, 1024, 4096, 16),
     "nllb-3.3b": (24, 2048, 8192, 16),
 }
-#: The default of --vocabulary, and those of sizes that have another.
-WORDS, WORDS_OF = 7944, {"nllb-600m": 256206, "nllb-3.3b": 256206}
 #: Sizes whose layers are one, repeated: torch's copy of all would be 13 GB. Packed ones are copies.
 REPEATED = ("nllb-3.3b",)
 # Of --vocabulary: fairseq's special tokens, and two words.
@@ -43,61 +41,17 @@ HEAD_WIDTH = 32  # of a drafter of --drafter-width
 ENGINES = (NATIVE, "native-bf16", "native-int8", TORCH, "torch-bf16", "torch-fp16", "torch-int8")
 
 
-class RandomDrafter(NamedTuple):
-    """A drafter of random weights that drafts token by token."""
-
-    # of a shallow decoder, in heads of 32 with a feed-forward layer of twice the width; None: the
-    # model's sizes
-    width: int | None = None
-    layers: int = 1  # of a shallow decoder
-    size: str | None = None  # a key of SIZES: a Transformer with an encoder of its own
-
-
-SHALLOW = RandomDrafter()
-
-
 class Pair(NamedTuple):
     """What is measured."""
 
     task: Any  # with dictionaries
     model: Any  # a Transformer, the verifier
-    drafter: Any  # a BlockNatModel, or None
-    token_drafter: Any  # a Transformer that drafts token by token, or None
-    heads: Any  # BlockHeads, or None
+    helpers: Mapping[str | None, Any]  # what drafts, by kind: some of DRAFTERS
     args: Any = None  # the model's options, of random weights; else None
 
     def helper(self, kind: str | None) -> Any:
         """Return what drafts for a method with drafters of a kind; the model, for None."""
-        return {
-            BLOCK_NAT: self.drafter,
-            TRANSFORMER: self.token_drafter,
-            HEADS: self.heads,
-            None: self.model,
-        }.get(kind)
-
-
-@dataclass(frozen=True)
-class SizedModel:
-    """A checkpoint or random weights, and engines: see ``cli.arguments.declare_sized_model``."""
-
-    data: str | None  # fairseq's data folder, with a ``path``
-    path: str | None  # the checkpoint; None: there is an ``arch_size``
-    arch_size: str | None  # a key of SIZES; None: there is a ``path``
-    vocabulary: int | None  # of random weights; None: the size's own
-    drafter_path: str | None  # a drafter of the checkpoint, or heads
-    engines: Sequence[str]  # some of ENGINES
-
-    @property
-    def num_words(self) -> int:
-        """The vocabulary of random weights."""
-        if self.vocabulary is None:
-            return WORDS_OF.get(self.arch_size or "", WORDS)
-        return self.vocabulary
-
-    @property
-    def name(self) -> str:
-        """The checkpoint's path, or the size of random weights."""
-        return self.path or f"{self.arch_size}, random weights"
+        return self.model if kind is None else self.helpers.get(kind)
 
 
 def check_model(args: SizedModel) -> None:
@@ -118,25 +72,23 @@ def check_model(args: SizedModel) -> None:
         parse_engine(name)
 
 
-def make_pair(
-    args: SizedModel,
-    block_size: int,
-    drafter: RandomDrafter = SHALLOW,
-    kinds: Collection[str | None] = DRAFTERS,
-) -> Pair:
+def make_pair(args: SizedModel, block_size: int, kinds: Collection[str | None] = DRAFTERS) -> Pair:
     """Load the checkpoint, or make random weights; see ``load_pair`` and ``random_pair``."""
     if args.path is not None and args.data is not None:
         return load_pair(args.data, args.path, args.drafter_path)
     assert args.arch_size is not None  # see check_model
-    return random_pair(args.arch_size, args.num_words, block_size, drafter, kinds)
+    drafter = args.drafter_width, args.drafter_layers, args.drafter_size
+    return random_pair(args.arch_size, args.num_words, block_size, kinds, *drafter)
 
 
 def random_pair(
     size: str,
     vocabulary: int,
     block_size: int,
-    token_drafter: RandomDrafter = SHALLOW,
     kinds: Collection[str | None] = DRAFTERS,
+    drafter_width: int | None = None,
+    drafter_layers: int = 1,
+    drafter_size: str | None = None,
 ) -> Pair:
     """Build a Transformer with random weights, and helpers of it.
 
@@ -147,8 +99,11 @@ def random_pair(
         size: a key of SIZES.
         vocabulary: tokens, fairseq's special ones among them.
         block_size: how many tokens the heads draft; they are of ``--head-layer per_head``.
-        token_drafter: what drafts token by token.
         kinds: which of DRAFTERS are built.
+        drafter_width: of the shallow decoder that drafts token by token, in heads of 32 with a
+            feed-forward layer of twice the width; None: the model's sizes.
+        drafter_layers: of that decoder.
+        drafter_size: a key of SIZES: a Transformer with an encoder of its own drafts instead.
     """
     words = Dictionary()
     for number in range(vocabulary - len(words)):
@@ -166,29 +121,22 @@ def random_pair(
             "max_target_positions": 1024,
             "drafter_block_size": 1,  # any block is filled as it is
         }
-        made: dict[str, Any] = {}
+        made: dict[str | None, Any] = {}
         if BLOCK_NAT in kinds:
             made[BLOCK_NAT] = _build("block_nat_fast", given, task)[0]
-        if TRANSFORMER in kinds and token_drafter.size is None:
-            shape = {} if token_drafter.width is None else _narrow(token_drafter.width)
-            shape["decoder_layers"] = token_drafter.layers
+        if TRANSFORMER in kinds and drafter_size is None:
+            shape = {} if drafter_width is None else _narrow(drafter_width)
+            shape["decoder_layers"] = drafter_layers
             made[TRANSFORMER] = _build("shallow_decoder", given | shape, task)[0]
         for drafter in made.values():  # one copy in memory: those of a large model are gigabytes
             pairs = zip(drafter.encoder.parameters(), model.encoder.parameters(), strict=True)
             for own, of in pairs:
                 own.data = of.data
-        if TRANSFORMER in kinds and token_drafter.size is not None:
-            made[TRANSFORMER] = _transformer(token_drafter.size, task)[0]
+        if TRANSFORMER in kinds and drafter_size is not None:
+            made[TRANSFORMER] = _transformer(drafter_size, task)[0]
         if HEADS in kinds:
             made[HEADS] = BlockHeads(block_size + 1, width, inner, "per_head", False, "relu").eval()
-    return Pair(
-        task,
-        model,
-        drafter=made.get(BLOCK_NAT),
-        token_drafter=made.get(TRANSFORMER),
-        heads=made.get(HEADS),
-        args=args,
-    )
+    return Pair(task, model, made, args)
 
 
 def _transformer(size: str, task: Any) -> tuple[Any, argparse.Namespace]:
@@ -243,16 +191,16 @@ def load_pair(data: str, path: str, drafter_path: str | None) -> Pair:
     models, task = loading.load(data, path)
     if len(models) > 1:
         raise option_error("--path", path, "one checkpoint")
-    heads, drafter, token_drafter = getattr(models[0], "block_heads", None), None, None
+    helpers: dict[str | None, Any] = {}
+    if (heads := getattr(models[0], "block_heads", None)) is not None:
+        helpers[HEADS] = heads
     if drafter_path is not None:
         helper = task.drafters.load(drafter_path, ANY, models)
         if isinstance(helper, BlockHeads):
-            heads = helper
-        elif is_block_nat([helper]):
-            drafter = helper
+            helpers[HEADS] = helper
         else:
-            token_drafter = helper
-    return Pair(task, models[0], drafter, token_drafter, heads)
+            helpers[BLOCK_NAT if is_block_nat([helper]) else TRANSFORMER] = helper
+    return Pair(task, models[0], helpers)
 
 
 def parse_engine(text: str) -> Engine:
@@ -264,7 +212,9 @@ def parse_engine(text: str) -> Engine:
 
 
 def sizes(model: Any) -> str:
-    """Describe a model, for example ``4+4 layers, d=128, ffn 256, 4 heads``."""
+    """Describe a model, for example ``4+4 layers, d=128, ffn 256, 4 heads``; None: ``none``."""
+    if model is None:
+        return "none"
     encoder, decoder = model.encoder, model.decoder
     first = decoder.layers[0]
     return (

@@ -12,8 +12,8 @@ from ....decoding.provenance import NATIVE
 from ....engine.native.stack import FORMS, NativeMap
 from ....row import Row
 from ....token_rules import TokenRules
-from ..clock import Clock, Parts
-from ..pieces import DTYPES, Call
+from ...measure.clock import Clock, Parts
+from .pieces import DTYPES, Call
 
 WARM_UP = 3  # untimed calls before each cell's timed ones
 SLOW = 4  # whole searches and large tensors: one repetition for so many of a pass
@@ -63,10 +63,9 @@ class Cell:
         timed = [self.once() for _ in range(repetitions)]
         return {name: [round(seconds[name], 8) for seconds in timed] for name in timed[0]}
 
-    def keep(self, timed: Mapping[str, list[float]]) -> None:
-        """Keep a round's seconds."""
-        for name, seconds in timed.items():
-            self.rounds.setdefault(name, []).append(seconds)
+    def keep(self, by_round: Sequence[Mapping[str, list[float]]]) -> None:
+        """Keep what ``run`` returned in each round."""
+        self.rounds = {name: [timed[name] for timed in by_round] for name in by_round[0]}
 
     def report(self) -> dict[str, Any]:
         """Return the samples, as the document has them."""

@@ -1,10 +1,8 @@
 """All passes, searches and products that are timed, in interleaved rounds."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,25 +14,29 @@ from ....engine.block import BlockScorer
 from ....engine.chunk import ChunkScorer
 from ....engine.projection import DraftProjection
 from ....engine.settings import Engine
+from ....model_checks import BLOCK_NAT, TRANSFORMER
 from ....plugin.tasks import loading
+from ....registry import HEADS
 from ....row import Row
 from ....token_rules import TokenRules
 from ...analysis.pass_costs import LOOPED, PLAIN, dtype_of
-from ...settings import Timing
-from .. import CTRANSLATE2, machine
-from ..peers import translator
-from ..pieces import Call, decoder_pieces, encoder_pieces, heads_pieces, piece_calls, refuse_unknown
-from ..rounds import all_rounds
+from ...data.journal import Journal
+from ...measure import CTRANSLATE2, machine
+from ...measure.peers import translator
+from ..asked import Passes
+from ..harness import in_rounds
 from .cells import Cell, Search, Steps, pass_call, product_call
-from .models import DRAFTS, Pair, SizedModel, parse_engine
+from .models import DRAFTS, Pair, parse_engine
+from .pieces import Call, decoder_pieces, encoder_pieces, heads_pieces, piece_calls, refuse_unknown
 
+REPETITIONS = 20  # of a pass in a round
+SOURCE_LENGTH = 14  # of the sentence, with </s>
+CACHED = 10  # tokens in front of a chunk
+PEER_TOKENS = 2 * CACHED + 1  # of CTranslate2's longer output: half of it is about CACHED
+READ_MIB = 1024  # size of the large tensor that is read
+MATRIX = 1024  # rows and columns of the matrices that are multiplied
 NEW_TOKENS = 5  # of the prefix, in a drafter's pass
 SEARCH_TOKENS = 20  # that whole searches are forced to, without </s>
-
-
-def peer_tokens(cached: int) -> int:
-    """Return the length of CTranslate2's longer outputs: half of it is about ``cached``."""
-    return 2 * cached + 1
 
 
 def drafting(engine: Engine) -> Engine:
@@ -42,46 +44,27 @@ def drafting(engine: Engine) -> Engine:
     return replace(engine, dtype=DRAFTS) if engine.kind == NATIVE else engine
 
 
-@dataclass(frozen=True)
-class PassSettings(SizedModel, Timing):
-    """Of ``paradec profile passes``."""
-
-    chunks: Sequence[int]  # numbers of tokens in a pass
-    block_sizes: Sequence[int]  # numbers of masks in a drafter's pass
-    batch: int  # sentences
-    source_length: int  # tokens, with ``</s>``
-    cached: int  # tokens in front of a chunk
-    repetitions: int  # of a pass in a round
-    peers: bool  # whether CTranslate2 is measured, too
-    memory_mib: int  # of the large tensor
-    matrix: int  # rows and columns of the matrices for peaks
-    acceptance: Path | None  # a benchmark's JSON; None: no sentences are estimated
-    argv: Sequence[str]  # the words after ``paradec``
-    out: Path | None  # the JSON file to write; None: none
-    title: str | None  # of the document; None: made of the model's name
-
-
 class Bench:
     """All that is timed, and the part of the document that comes of it.
 
     Args:
         pair: the models.
-        settings: what is timed, and how often.
+        asked: what is timed, and how often.
         peer: a folder with the model as CTranslate2 reads it, or None.
 
     Raises:
         UsageError: an engine that is none, or a model of other pieces.
     """
 
-    def __init__(self, pair: Pair, settings: PassSettings, peer: str | None) -> None:
+    def __init__(self, pair: Pair, asked: Passes, peer: str | None) -> None:
         refuse_unknown(pair.model)
-        self.pair, self.settings = pair, settings
+        self.pair, self.asked = pair, asked
         #: What is timed, by list of the document: its facts, and the cell.
         self.timed: dict[str, list[tuple[dict[str, Any], Cell]]] = {
             name: [] for name in ("bandwidth", "peak", "passes", "searches")
         }
         self._make_batch()
-        engines = {name: parse_engine(name) for name in settings.engines}
+        engines = {name: parse_engine(name) for name in asked.engines}
         for name, engine in engines.items():
             self._add_engine(name, engine)
         for width, name in ((5, "fairseq beam 5"), (1, "fairseq greedy")):
@@ -98,22 +81,20 @@ class Bench:
         self._add_products()
 
     def _make_batch(self) -> None:
-        """Make random sentences of one length, and random target tokens."""
-        settings, words = self.settings, self.pair.task.target_dictionary
-        batch, cached = settings.batch, settings.cached
-        chance = torch.Generator().manual_seed(1)
+        """Make a random sentence, and random target tokens."""
+        words, chance = self.pair.task.target_dictionary, torch.Generator().manual_seed(1)
 
         def tokens(count: int, size: int) -> Tensor:
-            return torch.randint(words.nspecial, size, (batch, count), generator=chance)
+            return torch.randint(words.nspecial, size, (1, count), generator=chance)
 
-        source = tokens(settings.source_length, len(self.pair.task.source_dictionary))
+        source = tokens(SOURCE_LENGTH, len(self.pair.task.source_dictionary))
         source[:, -1] = words.eos()
         self.inputs: dict[str, Any] = {
             "src_tokens": source,
-            "src_lengths": torch.full((batch,), settings.source_length),
-            "prev_output_tokens": torch.full((batch, 1), words.eos()),
+            "src_lengths": torch.tensor([SOURCE_LENGTH]),
+            "prev_output_tokens": torch.tensor([[words.eos()]]),
         }
-        self.target = tokens(cached + max(NEW_TOKENS + 1, *settings.chunks), len(words))
+        self.target = tokens(CACHED + max(NEW_TOKENS + 1, *self.asked.chunks), len(words))
         self.target[:, 0] = words.eos()
         self.rules = TokenRules(
             words.pad(),
@@ -126,7 +107,7 @@ class Bench:
             forced_len=0,
             device=torch.device("cpu"),
         )
-        self.rows = [Row(i, [], 10**6, tokens=[0] * cached) for i in range(batch)]
+        self.rows = [Row(0, [], 10**6, tokens=[0] * CACHED)]
 
     # ---- passes ------------------------------------------------------------------------------
 
@@ -139,36 +120,36 @@ class Bench:
 
     def _add_engine(self, name: str, engine: Engine) -> None:
         """Add the passes of an engine."""
-        settings, scorer = self.settings, ChunkScorer(self.pair.model, engine)
+        scorer = ChunkScorer(self.pair.model, engine)
         encode = partial(scorer.encode, self.inputs)
         prepare = self._behind(scorer, encode)
         prepare()
-        counts = encoder_pieces(scorer, settings.source_length)
+        counts = encoder_pieces(scorer, SOURCE_LENGTH)
         self._add_pass("encoder", name, None, counts, encode)
-        for width in settings.chunks:
-            tokens = self.target[:, settings.cached : settings.cached + width]
+        for width in self.asked.chunks:
+            tokens = self.target[:, CACHED : CACHED + width]
             scorer.step(tokens)  # so that there is room in the cache, and in the causal mask
-            seen = settings.cached + width
-            counts = decoder_pieces(scorer, settings.source_length, width, seen)
+            seen = CACHED + width
+            counts = decoder_pieces(scorer, SOURCE_LENGTH, width, seen)
             whole = pass_call(scorer, tokens, self.rules, self.rows)
             # A native pass is not made of pieces.
             calls = {} if scorer.native else piece_calls(scorer, tokens)
             self._add_pass("decoder", name, width, counts, whole, prepare=prepare, alone=calls)
-        if self.pair.drafter is not None:
-            self._add_drafter(name, engine, scorer, prepare)
-        if self.pair.token_drafter is not None:
-            self._add_token_drafter(name, engine, scorer, prepare)
-        if self.pair.heads is not None:
-            self._add_heads(name, scorer)
+        if (drafter := self.pair.helper(BLOCK_NAT)) is not None:
+            self._add_drafter(drafter, name, engine, scorer, prepare)
+        if (drafter := self.pair.helper(TRANSFORMER)) is not None:
+            self._add_token_drafter(drafter, name, engine, scorer, prepare)
+        if (heads := self.pair.helper(HEADS)) is not None:
+            self._add_heads(heads, name, scorer)
 
     def _behind(self, scorer: Any, *before: Call) -> Call:
-        """Return what puts a scorer that encodes behind ``cached`` tokens."""
+        """Return what puts a scorer that encodes behind CACHED tokens."""
 
         def prepare() -> None:
             for call in before:
                 call()
-            scorer.step(self.target[:, : self.settings.cached])
-            scorer.keep([self.settings.cached] * self.settings.batch)
+            scorer.step(self.target[:, :CACHED])
+            scorer.keep([CACHED])
 
         return prepare
 
@@ -194,17 +175,18 @@ class Bench:
 
         encode()
         begin()
-        counts = encoder_pieces(draft, self.settings.source_length, not shared)
+        counts = encoder_pieces(draft, SOURCE_LENGTH, not shared)
         self._add_pass(f"{part}'s encoder", name, None, counts, begin, prepare=encode)
         return begin
 
-    def _add_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
+    def _add_drafter(
+        self, drafter: Any, name: str, engine: Engine, scorer: Any, encode: Call
+    ) -> None:
         """Add the drafting passes of an engine, and what comes before them."""
-        settings, draft = self.settings, BlockScorer(self.pair.drafter, drafting(engine))
-        rows = self.target[:, 1:].tolist()  # a drafter needs no start symbol
-        cached = [row[: settings.cached] for row in rows]
-        prefixes = [row[: settings.cached + NEW_TOKENS] for row in rows]
-        shared = self.pair.drafter.shares_encoder
+        draft = BlockScorer(drafter, drafting(engine))
+        (row,) = self.target[:, 1:].tolist()  # a drafter needs no start symbol
+        cached, prefixes = [row[:CACHED]], [row[: CACHED + NEW_TOKENS]]
+        shared = drafter.shares_encoder
         begin = self._add_encoder("drafter", name, draft, scorer, shared, encode)
 
         def prepare(masks: int) -> None:
@@ -213,47 +195,49 @@ class Bench:
             draft.fill(cached, masks)
 
         def fill(masks: int) -> Tensor:
-            draft.keep([settings.cached] * settings.batch)
+            draft.keep([CACHED])
             states = draft.fill(prefixes, masks)
             return draft.projection.draft(states, self.rules.at(self.rows)).tokens
 
-        for masks in settings.block_sizes:
-            filled = self.pair.drafter.masks(masks)
-            seen = settings.cached + NEW_TOKENS + filled
+        for masks in self.asked.block_sizes:
+            filled = drafter.masks(masks)
+            seen = CACHED + NEW_TOKENS + filled
             width = NEW_TOKENS + filled if draft.caches_prefix else seen
-            counts = decoder_pieces(draft, settings.source_length, width, seen, masks)
+            counts = decoder_pieces(draft, SOURCE_LENGTH, width, seen, masks)
             whole, before = partial(fill, masks), partial(prepare, masks)
             self._add_pass("drafter", name, masks, counts, whole, prepare=before)
 
-    def _add_token_drafter(self, name: str, engine: Engine, scorer: Any, encode: Call) -> None:
+    def _add_token_drafter(
+        self, drafter: Any, name: str, engine: Engine, scorer: Any, encode: Call
+    ) -> None:
         """Add the pass of a drafter for one token, and what comes before."""
-        settings, draft = self.settings, ChunkScorer(self.pair.token_drafter, drafting(engine))
-        shared = same_encoder(self.pair.model, self.pair.token_drafter)
+        draft = ChunkScorer(drafter, drafting(engine))
+        shared = same_encoder(self.pair.model, drafter)
         begin = self._add_encoder("token drafter", name, draft, scorer, shared, encode)
         prepare = self._behind(draft, encode, begin)
         prepare()
-        counts = decoder_pieces(draft, settings.source_length, 1, settings.cached + 1)
-        tokens = self.target[:, settings.cached : settings.cached + 1]
+        counts = decoder_pieces(draft, SOURCE_LENGTH, 1, CACHED + 1)
+        tokens = self.target[:, CACHED : CACHED + 1]
         whole = pass_call(draft, tokens, self.rules, self.rows)
         self._add_pass("token drafter", name, 1, counts, whole, prepare=prepare)
 
-    def _add_heads(self, name: str, scorer: Any) -> None:
+    def _add_heads(self, modules: Any, name: str, scorer: Any) -> None:
         """Add the heads of an engine: all of them at once, behind one state of each sentence."""
         dtype = DRAFTS if scorer.native else None
-        heads = scorer.heads(self.pair.heads, dtype)
+        heads = scorer.heads(modules, dtype)
         words = self.pair.task.target_dictionary
         drafts = DraftProjection(self.pair.model, None, words, dtype)
         projection = drafts.part(scorer.projection, self.rules)
-        last = self.target[:, self.settings.cached : self.settings.cached + 1]
+        last = self.target[:, CACHED : CACHED + 1]
         states = scorer.step(last)[:, -1].clone()
-        count = self.pair.heads.block_size - 1
+        count = modules.block_size - 1
 
         def draft() -> Tensor:
             following = scorer.embed(last[:, 0]) if heads.seen else None
             drafted = heads(states, range(1, count + 1), following)
             return projection.draft(drafted, self.rules.at(self.rows)).tokens
 
-        counts = heads_pieces(scorer, self.pair.heads, projection)
+        counts = heads_pieces(scorer, modules, projection)
         self._add_pass("heads", name, count, counts, draft)
 
     # ---- searches ------------------------------------------------------------------------------
@@ -263,17 +247,17 @@ class Bench:
         pair = self.pair
         limits = {"min_len": SEARCH_TOKENS, "max_len_a": 0, "max_len_b": SEARCH_TOKENS}
         generator = loading.decoder(pair.task, [pair.model], **options | limits)
-        sample = {"id": torch.arange(self.settings.batch), "net_input": self.inputs}
+        sample = {"id": torch.arange(1), "net_input": self.inputs}
         search = Search(pair.task, generator, pair.model, sample)
         self.timed["searches"].append(({"name": name, "engine": engine}, search))
 
     def _add_peer(self, folder: str) -> None:
         """Add CTranslate2's steps, behind as many tokens as a pass has cached, on average."""
-        words, settings = self.pair.task.source_dictionary, self.settings
+        words = self.pair.task.source_dictionary
         sources = [[words[i] for i in row[:-1]] for row in self.inputs["src_tokens"].tolist()]
         for kind, engine in (("float32", CTRANSLATE2), ("int8", f"{CTRANSLATE2}-int8")):
-            loaded = translator(folder, kind, settings.threads)
-            steps = Steps(loaded, sources, 1, peer_tokens(settings.cached))
+            loaded = translator(folder, kind, self.asked.threads)
+            steps = Steps(loaded, sources, 1, PEER_TOKENS)
             head = {"name": "CTranslate2 greedy", "engine": engine}
             self.timed["searches"].append((head, steps))
 
@@ -281,7 +265,7 @@ class Bench:
 
     def _add_reading(self) -> None:
         """Add reading a large tensor, and as much as a decoder's pass reads in each dtype."""
-        amounts = {"large": self.settings.memory_mib * machine.MIB}
+        amounts = {"large": READ_MIB * machine.MIB}
         for head, cell in self.timed["passes"]:
             if head["part"] == "decoder":
                 read = sum(piece["bytes"] for piece in cell.pieces)
@@ -293,38 +277,33 @@ class Bench:
 
     def _add_products(self) -> None:
         """Add products of matrices, in the dtypes of the engines and of native drafters."""
-        engines, size = self.settings.engines, self.settings.matrix
+        engines = self.asked.engines
         kinds = [kind for kind in (NATIVE, TORCH) if any(kind in name for name in engines)]
         dtypes = {PLAIN: None} | dict.fromkeys(map(dtype_of, engines))
         if NATIVE in kinds:
             dtypes[DRAFTS] = None
         for dtype, kind in product(dtypes, kinds):
-            call = product_call(kind, dtype, size)
+            call = product_call(kind, dtype, MATRIX)
             if call is not None:
-                head = {"engine": kind, "dtype": dtype, "flops": 2 * size**3}
+                head = {"engine": kind, "dtype": dtype, "flops": 2 * MATRIX**3}
                 self.timed["peak"].append((head, Cell(call, slow=True)))
 
     # ---- rounds --------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def run(self) -> float | None:
-        """Time everything; return how many cores others used at most, None if not to be known.
+    def run(self, journal: Journal) -> str:
+        """Time everything; return a note on what others used of the machine.
 
         Raises:
             UsageError: the machine is busy.
         """
-        settings = self.settings
         cells = [cell for timed in self.timed.values() for _, cell in timed]
         for cell in cells:  # untimed: what is built at a first call
             cell.run(1)
-        results, used = all_rounds(
-            cells, [settings.repetitions], settings.rounds, settings.busy, Cell.run, "cells"
-        )
-        for of_round in results:
-            for cell, (seconds,) in zip(cells, of_round, strict=True):
-                cell.keep(seconds)
-        known = [cores for cores in used if cores is not None]
-        return max(known) if known else None
+        results, others = in_rounds(self.asked, journal, "cells", cells, [REPETITIONS], Cell.run)
+        for cell, by_round in zip(cells, results, strict=True):
+            cell.keep([timed for (timed,) in by_round])
+        return others
 
     def report(self) -> dict[str, Any]:
         """Return what was measured, raw."""

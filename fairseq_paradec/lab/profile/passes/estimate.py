@@ -8,7 +8,7 @@ from ....config import ENGINE_FLAGS, flag
 from ....errors import option_error
 from ....registry import METHODS
 from ...data.documents import read
-from ..traits import traits
+from ...measure.traits import traits
 
 
 def read_acceptance(path: Path, block_size: int) -> dict[str, Any]:

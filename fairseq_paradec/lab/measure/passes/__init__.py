@@ -1,1 +1,0 @@
-"""What a pass costs, measured; and the least that it could cost."""
