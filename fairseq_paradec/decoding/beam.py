@@ -101,7 +101,7 @@ class BeamSearch:
             step = self.extend(best, scores.to(best.scores.dtype))
             written += z
             # 3. Ended hypotheses leave the beam. Only here the host reads what was computed.
-            ended, alive = (self._on_host(candidates, best) for candidates in step)
+            ended, alive = self._on_host(step, best)
             most = np.where(np.isfinite(alive.totals), alive.totals, -np.inf).max(axis=1)
             for row in live:
                 passes[row.index] += 1
@@ -161,19 +161,42 @@ class BeamSearch:
         seen = order.step_mask(written + order.tokens_per_step)
         return seen[written:].to(device)
 
-    def _on_host(self, step: Candidates, best: Best) -> Step:
+    def _on_host(self, step: Extension, best: Best) -> list[Step]:
         """Return candidates as arrays; ``others`` only for a trace."""
-        totals, parents, words, scores = (part.numpy(force=True) for part in step)
-        others = np.zeros((*words.shape, 2 if self.results.record_tokens else 0))
+        arrays = arrays_of([*step.ended, *step.alive])
+        from_best: list[np.ndarray] = []
         if self.results.record_tokens:
-            from_best = (part[..., :2].numpy(force=True) for part in best[:2])
-            (first, second), values = (
-                np.moveaxis(np.take_along_axis(part, parents[:, :, None, None], axis=1), -1, 0)
-                for part in from_best
-            )
-            others[..., 0] = np.where(first == words, second, first)
-            others[..., 1] = np.where(first == words, values[1], values[0])
-        return Step(words, scores, others, totals, parents, np.arange(len(words)))
+            from_best = arrays_of([part[..., :2] for part in best[:2]])
+        steps = []
+        for totals, parents, words, scores in (arrays[:4], arrays[4:]):
+            others = np.zeros((*words.shape, 2 if from_best else 0))
+            if from_best:
+                (first, second), values = (
+                    np.moveaxis(np.take_along_axis(part, parents[:, :, None, None], axis=1), -1, 0)
+                    for part in from_best
+                )
+                others[..., 0] = np.where(first == words, second, first)
+                others[..., 1] = np.where(first == words, values[1], values[0])
+            steps.append(Step(words, scores, others, totals, parents, np.arange(len(words))))
+        return steps
+
+
+def arrays_of(parts: Sequence[Tensor], at_once: bool | None = None) -> list[np.ndarray]:
+    """Return tensors as arrays.
+
+    Args:
+        parts: tensors of one device.
+        at_once: whether they come to the host in one copy, for which it waits once. None: from a
+            device, they do. They are numbers below 2**53, or in fp32 or fp64.
+    """
+    if not (parts[0].device.type != "cpu" if at_once is None else at_once):
+        return [part.numpy(force=True) for part in parts]
+    joined = torch.cat([part.flatten().double() for part in parts]).numpy(force=True)
+    pieces = np.split(joined, np.cumsum([part.numel() for part in parts])[:-1])
+    return [
+        piece.reshape(part.shape).astype(torch.empty(0, dtype=part.dtype).numpy().dtype)
+        for piece, part in zip(pieces, parts, strict=True)
+    ]
 
 
 def hypotheses_of(searched: Searched) -> list[Written]:

@@ -3,14 +3,19 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..records import PassRecord, PassTokens
 from ..row import Row
 from ..target_order import TargetOrder
 from .hypotheses import without_repetitions
+
+#: A hypothesis' tokens in natural order, with ``</s>``; their scores; and its rank.
+Ordered = tuple[list[int], list[float], float]
 
 
 @dataclass
@@ -30,6 +35,13 @@ class Written:
 def _places(order: TargetOrder, count: int) -> list[int]:
     """Return the natural position of each of n words; callers must not change the list."""
     return order.sources(torch.tensor([count]), count)[0].tolist()
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots(order: TargetOrder, count: int) -> list[int]:
+    """Return the slot of each natural position; callers must not change the list."""
+    places = _places(order, count)
+    return sorted(range(count), key=places.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -84,42 +96,72 @@ class Results:
         return bound > self.rank(finished[-1])
 
     def fill(
-        self, row: Row, finished: list[Written], passes: int, device: torch.device, beam_size: int
-    ) -> list[dict[str, Any]]:
-        """Return a sentence's hypotheses, the best first, and fill in its row.
+        self,
+        rows: Sequence[Row],
+        finished: Sequence[list[Written]],
+        passes: Sequence[int],
+        device: torch.device,
+        beam_size: int,
+    ) -> list[list[dict[str, Any]]]:
+        """Return the hypotheses of a batch, a sentence's best first, and fill in its rows.
 
-        The passes are those of the sentence; some may extend other hypotheses than the best. Of one
-        that ends by a forced ``</s>`` fairseq returns as many copies as its beam has.
+        The passes are those of each sentence; some may extend other hypotheses than the best. Of
+        one that ends by a forced ``</s>`` fairseq returns as many copies as its beam has.
         """
-        finished = sorted(finished, key=self.rank, reverse=True)
-        if self.order.tokens_per_step == len(finished) == 1 and row.ends_in_prefix(self.eos):
-            finished *= beam_size  # as in fairseq, whose hypotheses all end there
-        hypos = [self._hypothesis(hypo, passes, device) for hypo in finished]
-        row.tokens, row.scores = hypos[0]["tokens"].tolist(), hypos[0]["positional_scores"].tolist()
-        row.passes = self._passes(finished[0], passes)
-        row.finished = True
-        return hypos
+        ranked = []
+        for row, hypos in zip(rows, finished, strict=True):
+            best = sorted(hypos, key=self.rank, reverse=True)
+            if self.order.tokens_per_step == len(best) == 1 and row.ends_in_prefix(self.eos):
+                best *= beam_size  # as in fairseq, whose hypotheses all end there
+            ranked.append(best)
+        ordered = [self._ordered(hypo) for hypos in ranked for hypo in hypos]
+        # A batch goes to the device at once; hypothesis by hypothesis it would take longer than the
+        # search.
+        sizes = [len(tokens) for tokens, _, _ in ordered]
+        tokens = torch.tensor([*chain.from_iterable(tokens for tokens, _, _ in ordered)])
+        scores = torch.tensor([*chain.from_iterable(scores for _, scores, _ in ordered)])
+        ranks = torch.tensor([rank for _, _, rank in ordered])
+        on_host = zip(tokens.split(sizes), scores.split(sizes), strict=True)
+        on_device = zip(
+            tokens.to(device).split(sizes),
+            ranks.to(device).unbind(),
+            scores.to(device).split(sizes),
+            strict=True,
+        )
+        filled = []
+        for row, hypos, count in zip(rows, ranked, passes, strict=True):
+            row.tokens, row.scores = (part.tolist() for part in next(on_host))
+            for _ in hypos[1:]:
+                next(on_host)
+            row.passes = self._passes(hypos[0], count)
+            row.finished = True
+            filled.append([self._hypothesis(hypo, count, *next(on_device)) for hypo in hypos])
+        return filled
 
-    def _hypothesis(self, hypo: Written, passes: int, device: torch.device) -> dict[str, Any]:
-        """Turn a finished hypothesis into fairseq's, in natural order."""
-        places = _places(self.order, len(hypo.words))
-        order = sorted(range(len(places)), key=places.__getitem__)  # the slot of each position
-        kept = order
+    def _ordered(self, hypo: Written) -> Ordered:
+        """Return a finished hypothesis in natural order."""
+        kept = _slots(self.order, len(hypo.words))
         if self.longest is not None:
-            left = without_repetitions([hypo.words[t] for t in order], self.longest)
-            kept = [order[i] for i in left]
-        tokens = torch.tensor([*(hypo.words[t] for t in kept), self.eos], device=device)
+            left = without_repetitions([hypo.words[t] for t in kept], self.longest)
+            kept = [kept[i] for i in left]
+        tokens = [*(hypo.words[t] for t in kept), self.eos]
         scores = [*(hypo.word_scores[t] for t in kept), hypo.word_scores[-1]]
+        return tokens, scores, self.rank(hypo)
+
+    def _hypothesis(
+        self, hypo: Written, passes: int, tokens: Tensor, rank: Tensor, scores: Tensor
+    ) -> dict[str, Any]:
+        """Return a finished hypothesis as fairseq's, of its tensors."""
         history = []
         if self.record_tokens:
-            z = self.order.tokens_per_step
+            z, order = self.order.tokens_per_step, _slots(self.order, len(hypo.words))
             ends = range(z, len(hypo.words) + 1, z)  # the ends of all steps but the last
             states = [[hypo.words[t] for t in order if t < end] for end in ends]
-            history = [*(torch.tensor(state, device=device) for state in states), tokens]
+            history = [*(torch.tensor(state, device=tokens.device) for state in states), tokens]
         return {
             "tokens": tokens,
-            "score": torch.tensor(self.rank(hypo), device=device),
-            "positional_scores": torch.tensor(scores, device=device),
+            "score": rank,
+            "positional_scores": scores,
             "attention": torch.empty(0),
             "alignment": torch.empty(0),
             "steps": passes,

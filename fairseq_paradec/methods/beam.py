@@ -67,7 +67,4 @@ class BeamDecoder(Decoder):
         finished, passes = search.run(net_input, rows, rules)
         if not all(finished):
             raise nan_error("--path", self.models)
-        return [
-            results.fill(row, finished[row.index], passes[row.index], rules.device, self.beam_size)
-            for row in rows
-        ]
+        return results.fill(rows, finished, passes, rules.device, self.beam_size)

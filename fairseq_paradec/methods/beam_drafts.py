@@ -70,13 +70,11 @@ class BeamAssistedDecoder(AssistedDecoder):
         finished, rounds = self._search(rows, rules, results, depth)
         if not all(finished):
             raise nan_error("--path", self.models)
-        hypos = []
-        for row in rows:
-            passes = rounds[row.index]
-            some = finished[row.index]
-            hypos.append(results.fill(row, some, len(passes), rules.device, self.beam_size))
+        passes = [*map(len, rounds)]
+        hypos = results.fill(rows, finished, passes, rules.device, self.beam_size)
+        for row, some, of_row in zip(rows, finished, rounds, strict=True):
             best = max(some, key=results.rank)
-            row.passes = _records(passes, best, self.eos, self.record_tokens)
+            row.passes = _records(of_row, best, self.eos, self.record_tokens)
         return hypos
 
     def _encode_for(

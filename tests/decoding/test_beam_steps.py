@@ -9,7 +9,12 @@ import pytest
 import torch
 from support.multiword import reordered
 
+from fairseq_paradec.decoding import beam_output
+from fairseq_paradec.decoding.beam import arrays_of
+from fairseq_paradec.decoding.beam_output import Results, Written
 from fairseq_paradec.engine.native.library import Extended, Step, library
+from fairseq_paradec.row import Row
+from fairseq_paradec.target_order import TargetOrder
 from fairseq_paradec.token_rules import Best
 
 
@@ -83,3 +88,48 @@ def test_of_equal_candidates_the_first_is_taken() -> None:
     ended, alive = extended(best, torch.zeros(1, 2), 3, pairs=False)
     assert ended == [(0, 2, -1.0, -1.0), (1, 2, -1.0, -1.0)]
     assert alive == [(0, 5, -1.0, -1.0), (0, 6, -1.0, -1.0), (1, 7, -1.0, -1.0)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_steps_candidates_come_from_a_device_in_one_copy_as_they_are(dtype: torch.dtype) -> None:
+    lots = torch.Generator().manual_seed(1)
+    parts = [
+        torch.randn(3, 5, generator=lots, dtype=dtype).masked_fill(torch.eye(3, 5) > 0, -math.inf),
+        torch.randint(0, 2**40, (3, 5), generator=lots),
+        torch.zeros(3, 0, 2, dtype=dtype),
+        torch.randint(0, 50000, (2, 4, 1), generator=lots),
+    ]
+    for at_once, each in zip(arrays_of(parts, True), arrays_of(parts, False), strict=True):
+        assert at_once.dtype == each.dtype and at_once.shape == each.shape
+        assert (at_once == each).all()
+
+
+@pytest.mark.parametrize("sentences", [1, 40])
+def test_hypotheses_are_as_few_tensors_for_any_batch(
+    sentences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device each tensor that is made is a copy, for which the host waits."""
+    made = []
+
+    def tensor(*args: Any, **options: Any) -> torch.Tensor:
+        made.append(args)
+        return torch.as_tensor(*args, **options)
+
+    results = Results(TargetOrder(), 2, True, 1.0, None, False)
+    rows = [Row(i, [5, 2], 9) for i in range(sentences)]
+    finished = [
+        [
+            Written(-4.0, [7] * (i % 4), [-1.0] * (i % 4 + 1), []),
+            Written(-0.5, [6], [-0.25] * 2, []),
+        ]
+        for i in range(sentences)
+    ]
+    results.fill(rows, finished, [3] * sentences, torch.device("cpu"), 2)  # places are kept
+    monkeypatch.setattr(beam_output.torch, "tensor", tensor)
+    filled = results.fill(rows, finished, [3] * sentences, torch.device("cpu"), 2)
+    assert len(made) == 3
+    for i, hypos in enumerate(filled):
+        assert [hypo["tokens"].tolist() for hypo in hypos] == [[6, 2], [7] * (i % 4) + [2]]
+        assert [hypo["positional_scores"].numel() for hypo in hypos] == [2, i % 4 + 1]
+        assert [hypo["score"].item() for hypo in hypos] == [-0.25, pytest.approx(-4 / (i % 4 + 1))]
+        assert rows[i].tokens == [6, 2] and rows[i].scores == [-0.25] * 2

@@ -182,3 +182,18 @@ def test_what_the_report_speaks_of_is_on_the_disk_before_it(data, whole, tmp_pat
             assert path.name in names, path
     assert synced.index(dest) < names.index("dest", names.index("dest") + 1)  # the report's
     assert {dest / "text", dest / "raw"} <= {*synced}
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "batch_size", "batches"),
+    [
+        (2000, None, 8),
+        (4000, None, 4),
+        (16000, None, 1),
+        (50000, 9, 1),
+        (None, 64, 8),
+        (99, 512, 2),
+    ],
+)
+def test_a_part_has_fewer_of_large_batches(max_tokens, batch_size, batches):
+    assert plan.batches_of_part(max_tokens, batch_size) == batches

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from ...translator.corpus.parts import Part
 #: Sentences that --smoke translates.
 SMOKE_SENTENCES = 64
 
-#: Batches of a part.
-BATCHES = 8
+#: Batches of a part, and tokens and sentences that it has at most if it is more than one.
+BATCHES, TOKENS, SENTENCES = 8, 16000, 1024
 
 #: Settings that are checksums of files, and the flags of these files.
 FILES = {"data": "DATA", "languages": "DATA", "teachers": "--path"}
@@ -154,13 +155,23 @@ def make_batches(
     return batches
 
 
+def batches_of_part(max_tokens: int | None, batch_size: int | None) -> int:
+    """Return how many batches a part has: fewer of large ones, so that parts end often.
+
+    A part that is begun is lost when the process ends.
+    """
+    most = [BATCHES, TOKENS // (max_tokens or 1), SENTENCES // (batch_size or 1)]
+    return max(1, min(most))
+
+
 def parts_of(sources: Any, settings: dict[str, Any]) -> Iterator[Part]:
     """Yield the parts of a subset; their work is batches of sentences' numbers."""
     sizes = sources.sizes.tolist()
     sizes = sizes[:SMOKE_SENTENCES] if settings["smoke"] else sizes
     batches = make_batches(sizes, settings["max-tokens"], settings["batch-size"])
-    for first in range(0, len(batches), BATCHES):
-        some = batches[first : first + BATCHES]
+    size = batches_of_part(settings["max-tokens"], settings["batch-size"])
+    for first in range(0, len(batches), size):
+        some = batches[first : first + size]
         yield Part(f"{first:09}.jsonl", sum(map(len, some)), some)
 
 
@@ -210,6 +221,7 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
 
 def by_number(task: Any, models: list[Any], generator: Any, sources: Any, device: Any) -> Translate:
     """Return a function from numbers of sentences to their best translations."""
+    import torch
     from fairseq.data import LanguagePairDataset
 
     dataset = LanguagePairDataset(
@@ -223,8 +235,10 @@ def by_number(task: Any, models: list[Any], generator: Any, sources: Any, device
         for name, tensor in sample["net_input"].items():
             sample["net_input"][name] = tensor.to(device)
         hypos = task.inference_step(generator, models, sample)
+        best = [some[0]["tokens"] for some in hypos]
+        words = iter(torch.cat(best).tolist())  # from a device in one copy
         outputs = {
-            i: [t for t in best[0]["tokens"].tolist() if t != eos] for i, best in zip(order, hypos)
+            i: [t for t in islice(words, len(tokens)) if t != eos] for i, tokens in zip(order, best)
         }
         return [outputs[i] for i in ids]
 
