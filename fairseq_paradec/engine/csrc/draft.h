@@ -237,7 +237,7 @@ class DraftLoop {
         if (position >= row.entry.limit) bit |= ONLY_END;
         if (begins) bit |= NOT_SUPPRESSED;
         const int last = std::min((int)row.prefix.size(), row.entry.limit);
-        only = begins && position < last ? row.prefix[position] : rules.pad;
+        only = position < last ? row.prefix[position] : rules.pad;
     }
 
     // Where an earlier output goes on behind what is written: decoding/given.py. False: nowhere.
