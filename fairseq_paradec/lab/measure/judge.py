@@ -45,18 +45,22 @@ def target_language(data: str) -> str:
 
 
 def targets(data: str, subset: str) -> list[str]:
-    """Return a subset's targets as plain text; of images the intensities.
+    """Return a subset's targets, as ``side`` does."""
+    return side(data, subset, target_language(data))
+
+
+def side(data: str, subset: str, language: str) -> list[str]:
+    """Return one side of a subset as plain text; of images the intensities.
 
     Raises:
-        UsageError: the subset has none.
+        UsageError: the data do not have it.
     """
-    pair = language_pair(data)
-    words = Dictionary.load(str(Path(data) / f"dict.{pair[1]}.txt"))
-    path = f"{data}/{subset}.{'-'.join(pair)}.{pair[1]}"
+    words = Dictionary.load(str(Path(data) / f"dict.{language}.txt"))
+    path = f"{data}/{subset}.{'-'.join(language_pair(data))}.{language}"
     indexed = data_utils.load_indexed_dataset(path, words)
     if indexed is None:
         raise option_error("--subset", subset, "a subset with references, or --reference FILE")
-    spoken = text_language(data, pair[1])
+    spoken = text_language(data, language)
     return [plain_text(words.string(tokens).split(), spoken) for tokens in indexed]
 
 
