@@ -229,7 +229,11 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
         The JSON document.
     """
     plan, entries = bench.plan, bench.journal.entries
-    sizes = list(dict.fromkeys(("1", *bench.measured("throughput"))))
+    measured = {
+        kind: {setting.partition("/")[2]: setting for setting in bench.settings(kind)}
+        for kind in ("latency", "throughput")
+    }
+    sizes = list(dict.fromkeys(("1", *measured["throughput"])))
     texts = {s.label: entries[f"outputs/1/{s.label}"]["texts"] for s in bench.systems}
     systems = []
     for system in bench.systems:
@@ -285,7 +289,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
         "systems": systems,
         "source_lengths": [int(sizes_of[i]) for i in plan.timed],
         "seconds": {
-            kind: {at: bench.seconds(f"{kind}/{at}") for at in bench.measured(kind)}
-            for kind in ("latency", "throughput")
+            kind: {at: bench.seconds(setting) for at, setting in settings.items()}
+            for kind, settings in measured.items()
         },
     }

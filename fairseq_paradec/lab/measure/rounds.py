@@ -97,7 +97,7 @@ def all_rounds(
     """
     by_round, used, kept = [], [], journal or Journal(None, {})
     total = count * len(compared) * len(items)
-    with tqdm(total=total, unit=f" {unit}", disable=None) as bar:
+    with tqdm(total=total, unit=f" {unit}", leave=False, disable=None) as bar:
 
         def counted(system: S, item: T) -> R:
             bar.update()
