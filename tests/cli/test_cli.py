@@ -8,6 +8,7 @@ import logging
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.commands import DEMO, ROOT
@@ -17,6 +18,7 @@ from fairseq_paradec.cli.arguments import Parser
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.lab.commands.profile import WHATS
 from fairseq_paradec.lab.measure import counts, traits
+from fairseq_paradec.lab.measure.specs import Spec
 
 LOSSLESS = ["benchmark", str(DEMO), "--preset", "lossless", "--path", str(DEMO / "model.pt")]
 OUT = ["--out", "never-written.json"]
@@ -182,7 +184,7 @@ def test_lossless_notices_a_wrong_output(tmp_path, monkeypatch):
     monkeypatch.setattr(ExactMatch, "known_to_library", False)
     monkeypatch.setattr(counts, "lossless_kinds", lambda: ["greedy", "pgj"])
     few = {"greedy": [{}], "pgj": [{"block_size": 3}]}
-    exact = {name: traits.Traits(exact=lambda *_, name=name: few[name]) for name in few}
+    exact = {name: traits.Traits(exact=settings) for name, settings in few.items()}
     monkeypatch.setattr(counts, "traits", exact.get)
     given, out = ["--sentences", "3", "--batch-sizes", "2", "--out"], tmp_path / "lossless.json"
     assert main.main([*LOSSLESS, *given, str(out)]) == 0
@@ -193,10 +195,12 @@ def test_lossless_notices_a_wrong_output(tmp_path, monkeypatch):
 
 
 def test_separate_dictionaries_leave_source_copy_out():
-    plain = [traits.traits(name).exact for name in ("greedy", "pj", "pgj", "hgj")]
-    inits = [
-        {options.get("jacobi_init") for exact in plain for options in exact(joined, 0)}
-        for joined in (True, False)
-    ]
+    joined, other = object(), object()
+    inits = []
+    for target in (joined, other):
+        task = SimpleNamespace(source_dictionary=joined, target_dictionary=target)
+        specs = [Spec.of({"decoding": name}) for name in ("greedy", "pj", "pgj", "hgj")]
+        settings = [counts.variants(SimpleNamespace(task=task), spec, False) for spec in specs]
+        inits.append({spec.options.get("jacobi_init") for own in settings for spec in own})
     assert inits[0] - inits[1] == {"source-copy"}
     assert len(inits[1]) == 4  # greedy has none

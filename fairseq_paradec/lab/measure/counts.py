@@ -36,7 +36,7 @@ from .presets import LOSSLESS, SMOKE_SENTENCES, Comparison
 from .specs import Spec, swept
 from .systems import BEAM, OTHER_MODEL, FairseqSystem, Models, same_greedy
 from .text import quality_of
-from .traits import traits
+from .traits import blocks, combined, traits
 
 #: What may be swept in ``lossless``, whose settings have the other options themselves.
 FREE = ("drafter_path", "drafter_dtype", "beam", *ENGINE_FLAGS)
@@ -112,12 +112,14 @@ def variants(verifier: Verifier, spec: Spec, with_beam: bool) -> list[Spec]:
     assert exact is not None
     if with_beam:
         return [spec] if method.beams else []
-    block = 0
-    if "drafter_dtype" in method.reads:
+    if traits(name).trained_blocks:
         first = next(iter(verifier.systems(spec).values()))
-        block = first.generator.config.block_size
-    dictionaries = verifier.task.source_dictionary, verifier.task.target_dictionary
-    return [spec.changed(options) for options in exact(dictionaries[0] == dictionaries[1], block)]
+        trained = first.generator.config.block_size
+        exact = combined(blocks(*range(1, trained + 1)), exact)
+    task = verifier.task
+    if task.source_dictionary != task.target_dictionary:
+        exact = [options for options in exact if options.get("jacobi_init") != "source-copy"]
+    return [spec.changed(options) for options in exact]
 
 
 def settings_of(asked: Comparison, verifiers: Sequence[Verifier]) -> list[Setting]:

@@ -7,6 +7,7 @@ and passes, then in timed rounds in which the decoders alternate sentence by sen
 import dataclasses
 import statistics
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from .specs import Spec
 from .systems import EXACT, OTHER_MODEL
 from .text import plain_text, text_language
 from .timings import Benchmark
-from .traits import DRAFTERS, drafting, traits
+from .traits import BLOCK, DRAFTERS, drafting, traits
 
 #: Additional models that a demo folder may hold, by the file's name.
 REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
@@ -65,13 +66,14 @@ def decoders(data: Path, block_sizes: Sequence[int]) -> list[Spec]:
     """
     rows: dict[str, dict[str, Any]] = {}
     for method in METHODS.values():
-        of_method = traits(method.name).demo
         drafter = {} if method.drafter is None else {"drafter_path": drafter_in(data, method.name)}
-        if of_method is None or None in drafter.values():
+        if None in drafter.values():
             continue
-        for size in block_sizes:
-            for label, options in of_method(size).items():
-                rows[label] = {"decoding": method.name, **options, **drafter}
+        for size, (label, own) in product(block_sizes, (traits(method.name).demo or {}).items()):
+            options = {"decoding": method.name, **own, **drafter}
+            if BLOCK in label:
+                options["block_size"] = size
+            rows[label.format(block=size)] = options
     search = {"decoding": "multiword_beam", "beam": 5}
     models = {label: data / name for label, name in REORDERED.items() if (data / name).is_file()}
     if models:
