@@ -29,7 +29,7 @@ from ..data.table import Cells, Table
 from ..show.table import terminal_table
 from . import count_rows
 from .inputs import origin, subset_files
-from .judge import read_references, score_columns, target_language, targets
+from .judge import references, score_columns, target_language
 from .kept import key, open_journal, save
 from .loading import choose
 from .presets import LOSSLESS, SMOKE_SENTENCES, Comparison
@@ -337,11 +337,8 @@ def scorer(asked: Comparison, verifier: Verifier) -> Quality | None:
     if asked.preset == LOSSLESS or not (asked.reference or holds_images(asked.data)):
         return None
     ((subset, numbers),) = verifier.sentences.items()
-    if asked.reference:
-        count = len(verifier.task.dataset(subset))
-        lines = read_references(asked.reference[0], "--reference", count)
-    else:
-        lines = targets(asked.data, subset)
+    given = asked.reference[0] if asked.reference else None
+    lines, _ = references(asked.data, subset, len(verifier.task.dataset(subset)), given)
     return quality_of(asked.data, target_language(asked.data), [lines[i] for i in numbers])
 
 
