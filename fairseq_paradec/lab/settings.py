@@ -29,5 +29,5 @@ class Timing:
 
 def settings(kind: type[S], args: argparse.Namespace, **made: Any) -> S:
     """Return a command's settings: each field is ``made``, or the argument of its name."""
-    names = {one.name for one in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: getattr(args, name) for name in names - made.keys()}, **made)

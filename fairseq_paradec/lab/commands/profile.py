@@ -149,12 +149,12 @@ def _harness(name: str, what: What) -> Callable[[argparse.Namespace], int]:
 def rates(text: str) -> list[float]:
     """Read a list of numbers from 0 to 1 with commas between them."""
     try:
-        found = [float(part) for part in text.split(",")]
+        values = [float(part) for part in text.split(",")]
     except ValueError:
-        found = [-1.0]
-    if not all(0 <= rate <= 1 for rate in found):
+        values = [-1.0]
+    if not all(0 <= rate <= 1 for rate in values):
         raise argparse.ArgumentTypeError(f"got {text!r}; allowed: numbers from 0 to 1")
-    return found
+    return values
 
 
 def mark(text: str) -> Mark:
