@@ -16,7 +16,7 @@ from ...errors import excludes, option_error
 from ..analysis.break_even import Mark
 from ..measure.traits import drafting
 from ..profile import asked
-from ..settings import Made, settings
+from ..settings import Made, declare_fields, settings
 from . import passes
 from .pages import check_picture
 
@@ -105,7 +105,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
             declare_breakeven(own)
         else:
             own.description = what.kind.__doc__
-            asked.declare(what.kind, own)
+            declare_fields(what.kind, own)
         arguments.declare_table(own, what.title, required=what.title is not None)
 
 
