@@ -204,3 +204,15 @@ def test_separate_dictionaries_leave_source_copy_out():
         inits.append({spec.options.get("jacobi_init") for own in settings for spec in own})
     assert inits[0] - inits[1] == {"source-copy"}
     assert len(inits[1]) == 4  # greedy has none
+
+
+def test_earlier_translations_save_passes(tmp_path):
+    small = ROOT / "data-bin" / "demo-small.en-de"
+    words = [str(small / "raw" / "demo.en"), "--preset", "drafts", "--path", str(small)]
+    given, out = ["--sentences", "2", "--rounds", "1", "--busy", "--out"], tmp_path / "drafts.json"
+    assert main.main(["benchmark", *words, *given, str(out)]) == 0
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert len(rows) == 3 * 2 * 2 and all(row["identical"] == row["texts"] for row in rows)
+    alone, with_drafts = rows[-4:-2]  # greedy search of unchanged texts
+    assert alone["passes"] == alone["steps_of_greedy"] > 2 and alone["speed_up"] == 1
+    assert with_drafts["passes"] == 1 and with_drafts["in_one_pass"] == 100

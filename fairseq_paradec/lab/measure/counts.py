@@ -26,7 +26,6 @@ from ..analysis.blocks import SINGLE_TOKENS, block_sizes
 from ..analysis.promises import EXACT
 from ..analysis.quality import Quality
 from ..data.table import Cells, Table
-from ..show.table import terminal_table
 from . import count_rows
 from .inputs import origin, subset_files
 from .judge import references, score_columns, target_language
@@ -362,12 +361,9 @@ def count(asked: Comparison) -> int:
             _score(quality, settings, entries, rows)
         for row, entry in zip(rows, entries, strict=True):
             row |= count_rows.histogram(entry)
-    table = Table.of(
-        count_rows.without_idle(rows), notes=count_rows.notes(asked, settings, quality)
-    )
-    title = asked.title or count_rows.title(asked)
-    save(asked, title, table)
-    print(terminal_table(count_rows.shown(table)))
+    notes = count_rows.notes(asked, settings, quality)
+    table = Table.of(count_rows.without_idle(rows), count_rows.title(asked), notes)
+    save(asked, table, count_rows.shown(table))
     return 0
 
 

@@ -20,7 +20,6 @@ from ...plugin.tasks.loading import check_inputs
 from ..data import documents
 from ..data.journal import Journal
 from ..data.table import Cells, Table
-from ..show.table import terminal_table
 from .inputs import origin, subset_files
 from .judge import references, score_columns, target_language
 from .kept import key, open_journal, save
@@ -63,9 +62,7 @@ def score(asked: Comparison) -> int:
     notes += [f"{name}: {signature}" for name, signature in quality.signatures().items()]
     if len(asked.path) > 1:
         notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
-    table = Table.of(rows, notes=notes)
-    save(asked, asked.title or "Quality", table)
-    print(terminal_table(table))
+    save(asked, Table.of(rows, notes=notes))
     return 0
 
 
