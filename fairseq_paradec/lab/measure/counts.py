@@ -20,14 +20,13 @@ from ...config import ENGINE_FLAGS, flag
 from ...engine.settings import usable_device
 from ...errors import needs, option_error
 from ...images import holds_images
-from ...plugin.tasks.loading import check_inputs
 from ...registry import HEADS, METHODS
 from ..analysis.blocks import SINGLE_TOKENS, block_sizes
 from ..analysis.promises import EXACT
 from ..analysis.quality import Quality
 from ..data.table import Cells, Table
 from . import count_rows
-from .inputs import origin, subset_files
+from .inputs import check_all, origin
 from .judge import references, score_columns, target_language
 from .kept import key, open_journal, save
 from .loading import choose
@@ -189,10 +188,7 @@ def prepare(asked: Comparison) -> list[Setting]:
     Raises:
         UsageError: files are missing, or no sentence is left.
     """
-    for path in asked.path:
-        check_inputs(asked.data, path)
-    for subset in asked.subset:
-        subset_files(asked.data, subset)
+    check_all(asked.data, asked.path, asked.subset)
     usable_device(asked.device)
     for path in asked.sweep.get("drafter_path", ()):
         if not os.path.isfile(path):

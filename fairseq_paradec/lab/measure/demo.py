@@ -7,7 +7,6 @@ and passes, then in timed rounds in which the decoders alternate sentence by sen
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from .specs import Spec
 from .systems import EXACT, OTHER_MODEL
 from .text import plain_text, text_language
 from .timings import Benchmark
-from .traits import BLOCK, DRAFTERS, drafting, traits
+from .traits import DRAFTERS, drafting, traits
 
 #: Additional models that a demo folder may hold, by the file's name.
 REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
@@ -34,19 +33,16 @@ def comparison(asked: Comparison) -> Comparison:
     """Return a benchmark of the demo's decoders, and of those that are given.
 
     Raises:
-        UsageError: DATA has no test set, or another option is swept.
+        UsageError: DATA has no test set.
     """
     data = Path(asked.data)
     if data.is_dir() and not any(data.glob("test.*")):
         raise option_error("DATA", asked.data, "a folder with a `test` subset")
-    for name in asked.sweep.keys() - {"block_size"}:
-        raise option_error("--sweep", name.replace("_", "-"), "block-size with --preset demo")
-    own = {spec.label: spec for spec in decoders(data, asked.sweep["block_size"])}
+    own = {spec.label: spec for spec in decoders(data)}
     own |= {spec.label: spec for spec in asked.decoder}
     return dataclasses.replace(
         asked,
         decoder=[*own.values()],
-        sweep={},
         subset=["test"],
         reference=[],
         timed=asked.sentences,
@@ -58,23 +54,18 @@ def comparison(asked: Comparison) -> Comparison:
     )
 
 
-def decoders(data: Path, block_sizes: Sequence[int]) -> list[Spec]:
+def decoders(data: Path) -> list[Spec]:
     """Return the rows of the table, besides those of every benchmark.
 
     Args:
         data: the folder; a method whose drafter does not lie there has no row.
-        block_sizes: positions per pass of the blocked Jacobi decoders and of the sliding window.
     """
     rows: dict[str, dict[str, Any]] = {}
     for method in METHODS.values():
         drafter = {} if method.drafter is None else {"drafter_path": drafter_in(data, method.name)}
-        if None in drafter.values():
-            continue
-        for size, (label, own) in product(block_sizes, (traits(method.name).demo or {}).items()):
-            options = {"decoding": method.name, **own, **drafter}
-            if BLOCK in label:
-                options["block_size"] = size
-            rows[label.format(block=size)] = options
+        if None not in drafter.values():
+            for label, options in (traits(method.name).demo or {}).items():
+                rows[label] = {"decoding": method.name, **options, **drafter}
     search = {"decoding": "multiword_beam", "beam": 5}
     models = {label: data / name for label, name in REORDERED.items() if (data / name).is_file()}
     if models:

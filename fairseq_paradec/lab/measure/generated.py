@@ -16,11 +16,10 @@ from tqdm import tqdm
 from ...config import flag
 from ...errors import UsageError
 from ...images import TASK, holds_images
-from ...plugin.tasks.loading import check_inputs
 from ..data import documents
 from ..data.journal import Journal
 from ..data.table import Cells, Table
-from .inputs import origin, subset_files
+from .inputs import check_all, origin
 from .judge import references, score_columns, target_language
 from .kept import key, open_journal, save
 from .presets import Comparison
@@ -29,10 +28,7 @@ from .text import plain_text, quality_of, text_language
 
 def score(asked: Comparison) -> int:
     """Translate test sets with fairseq-generate, score and write; return the exit status."""
-    for path in asked.path:
-        check_inputs(asked.data, path)
-    for subset in asked.subset:
-        subset_files(asked.data, subset)
+    check_all(asked.data, asked.path, asked.subset)
     tests, sources = {}, {}
     for subset, given in itertools.zip_longest(asked.subset, asked.reference):
         tests[subset], sources[subset] = references(asked.data, subset, None, given)

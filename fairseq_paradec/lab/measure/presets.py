@@ -66,7 +66,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     DEMO: {
         "path": None,
         "decoder": [],
-        "sweep": ["block-size=5"],
         "sentences": 100,
         "rounds": 1,
         "threads": [1],
@@ -151,7 +150,7 @@ class Comparison:
     )
     sweep: "Sweeps" = flag(
         "several values of an option, such as block-size=4,8: each decoder that reads it has all; "
-        "may be repeated, for every combination (demo: block-size=5)",
+        "may be repeated, for every combination",
         action="append",
         metavar="OPTION=A,B",
     )

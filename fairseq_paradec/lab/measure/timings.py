@@ -8,13 +8,14 @@ decoder and detokenisation.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from ..data.journal import Journal
 from . import machine, rounds
-from .systems import Output, System, columns, decode
+from .systems import Output, System, decode
 
 # A batch size is used if it speeds up some decoder by this factor.
 USEFUL = 1.05
@@ -22,8 +23,8 @@ WARM_UP = 5
 # Pause in seconds before a timed translation, if some system has several threads: idle OpenMP
 # threads spin for some milliseconds, and would take a core from the next system.
 REST = 0.005
-# The stored fields of outputs.
-KEPT = ("tokens", "texts", "passes", "blocks")
+# The stored fields of outputs, with the attributes that they hold.
+KEPT = {"tokens": "tokens", "texts": "text", "passes": "passes", "blocks": "blocks"}
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,11 @@ class Benchmark:
             outputs, memory = machine.with_peak_memory(
                 lambda: decode(system, self.plan.sentences, size, bar.update), self.plan.device
             )
-        by_name = columns(outputs)
-        kept = {name: None if None in by_name[name] else by_name[name] for name in KEPT}
-        self.journal.put(key, kept | {"memory": memory, "provenance": system.provenance()})
+        entry: dict[str, Any] = {"memory": memory, "provenance": system.provenance()}
+        for name, attribute in KEPT.items():
+            values = [getattr(output, attribute) for output in outputs]
+            entry[name] = None if None in values else values
+        self.journal.put(key, entry)
 
     def time(self, setting: str, items: Sequence[list[int]]) -> None:
         """Time whole translations in rounds: each item by all systems before the next item."""

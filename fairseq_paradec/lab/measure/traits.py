@@ -21,9 +21,6 @@ Settings = Sequence[Mapping[str, Any]]
 #: Names of drafters' checkpoints in a demo's folder, and of flags, by the kind of drafter.
 DRAFTERS = {BLOCK_NAT: "drafter", HEADS: "heads", TRANSFORMER: "assistant"}
 
-#: Where a label of ``paradec demo`` has the block size.
-BLOCK = "{block}"
-
 
 @dataclass(frozen=True)
 class Traits:
@@ -39,8 +36,8 @@ class Traits:
     exact: Settings | None = None
     # whether it has these settings with every block size up to that of its drafter's training
     trained_blocks: bool = False
-    # its rows in ``paradec demo``: options without ``decoding`` and ``drafter_path``, by label; a
-    # label with ``BLOCK`` is of a row for each block size
+    # its rows in ``paradec demo``: options without ``decoding`` and ``drafter_path``, by label;
+    # None: none
     demo: Mapping[str, Mapping[str, Any]] | None = None
     counts_trees: bool = True  # whether ``flops`` counts drafts of trees
 
@@ -109,12 +106,15 @@ _TRAITS = {
     "pgj": Traits(
         pass_size=lambda block: {"chunk": block},
         exact=combined(_FIRST_GUESSES, blocks(*_SIZES), [{}, _UNCHANGED, _EQUATION_5]),
-        demo={f"pgj block {BLOCK}": {}},
+        demo={"pgj block 5": {"block_size": 5}},
     ),
     "hgj": Traits(
         pass_size=lambda block: {"chunk": block},
         exact=combined(_FIRST_GUESSES, _WINDOWS),
-        demo={f"hgj block {BLOCK}": {}, f"hgj sliding {BLOCK}": {"jacobi_window": "sliding"}},
+        demo={
+            "hgj block 5": {"block_size": 5},
+            "hgj sliding 5": {"block_size": 5, "jacobi_window": "sliding"},
+        },
     ),
     "gad": Traits(
         flops.drafting,
