@@ -199,8 +199,9 @@ def test_separate_dictionaries_leave_source_copy_out():
     inits = []
     for target in (joined, other):
         task = SimpleNamespace(source_dictionary=joined, target_dictionary=target)
+        verifier = SimpleNamespace(load=lambda task=task: ([], task))
         specs = [Spec.of({"decoding": name}) for name in ("greedy", "pj", "pgj", "hgj")]
-        settings = [counts.variants(SimpleNamespace(task=task), spec, False) for spec in specs]
+        settings = [counts.variants(verifier, spec, False) for spec in specs]
         inits.append({spec.options.get("jacobi_init") for own in settings for spec in own})
     assert inits[0] - inits[1] == {"source-copy"}
     assert len(inits[1]) == 4  # greedy has none

@@ -205,7 +205,7 @@ def notes(asked: Comparison, settings: Sequence["Setting"], quality: Quality | N
 
 
 def _notes_of_lossless(asked: Comparison, settings: Sequence["Setting"]) -> list[str]:
-    task, size = settings[0].verifier.task, max(asked.batch_sizes)
+    (_, task), size = settings[0].verifier.load(), max(asked.batch_sizes)
     beams = "beam" in asked.sweep
     judge = "with the same beam" if beams else "beam 1"
     lines = [

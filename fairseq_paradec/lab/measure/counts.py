@@ -49,23 +49,16 @@ class Verifier(NamedTuple):
     path: str  # its checkpoint, or an ensemble's
     models: Mapping[str, Models]  # by subset; they load the model and its drafters
     sentences: dict[str, list[int]]  # by subset, the numbers of the sentences, from short to long
-    limits: Mapping[str, Any]  # fairseq's limits, which all settings share
+    limits: dict[str, Any]  # fairseq's limits, which all settings share
 
-    @property
-    def networks(self) -> list[Any]:
-        """The model's networks: several of an ensemble."""
-        return next(iter(self.models.values())).load(self.path)[0]
-
-    @property
-    def task(self) -> Any:
-        """The task of fairseq."""
-        return next(iter(self.models.values())).load(self.path)[1]
+    def load(self) -> tuple[list[Any], Any]:
+        """Return the model's networks, several of an ensemble, and fairseq's task."""
+        return next(iter(self.models.values())).load(self.path)
 
     def systems(self, spec: Spec) -> dict[str, FairseqSystem]:
         """Return a decoder, by subset."""
-        limits = dict(self.limits)
         return {
-            subset: FairseqSystem(spec, models, self.path, limits)
+            subset: FairseqSystem(spec, models, self.path, self.limits)
             for subset, models in self.models.items()
         }
 
@@ -114,7 +107,7 @@ def variants(verifier: Verifier, spec: Spec, with_beam: bool) -> list[Spec]:
         first = next(iter(verifier.systems(spec).values()))
         trained = first.generator.config.block_size
         exact = combined(blocks(*range(1, trained + 1)), exact)
-    task = verifier.task
+    _, task = verifier.load()
     if task.source_dictionary != task.target_dictionary:
         exact = [options for options in exact if options.get("jacobi_init") != "source-copy"]
     return [spec.changed(options) for options in exact]
@@ -162,7 +155,7 @@ def _of_decoder(asked: Comparison, verifier: Verifier, spec: Spec, several: bool
     method = METHODS[name]
     left_out = []
     if method.drafter == HEADS:
-        if any(hasattr(model, "block_heads") for model in verifier.networks):
+        if any(hasattr(model, "block_heads") for model in verifier.load()[0]):
             left_out.append("drafter_path")
         elif several and "drafter_path" not in {*asked.sweep, *spec.options}:
             return []  # a base, to compare with
@@ -203,7 +196,7 @@ def prepare(asked: Comparison) -> list[Setting]:
     readers = [
         model
         for verifier, spec, _ in by_label.values()
-        for model in FairseqSystem(spec, first, verifier.path, dict(asked.limits)).models
+        for model in FairseqSystem(spec, first, verifier.path, asked.limits).models
     ]
     count = SMOKE_SENTENCES if asked.smoke else asked.sentences
     for subset in asked.subset:
@@ -289,7 +282,7 @@ def measured(
         For each setting the judge's outputs, and its entry: see ``counted``.
     """
     size, sentences = max(asked.batch_sizes), settings[0].verifier.sentences
-    where = [asked.dtype, asked.device, dict(asked.limits), sentences, size]
+    where = [asked.dtype, asked.device, asked.limits, sentences, size]
 
     @functools.cache
     def inputs(path: str, drafter: str | None) -> dict[str, Any]:
@@ -333,7 +326,7 @@ def scorer(asked: Comparison, verifier: Verifier) -> Quality | None:
         return None
     ((subset, numbers),) = verifier.sentences.items()
     given = asked.reference[0] if asked.reference else None
-    lines, _ = references(asked.data, subset, len(verifier.task.dataset(subset)), given)
+    lines, _ = references(asked.data, subset, len(verifier.load()[1].dataset(subset)), given)
     return quality_of(asked.data, target_language(asked.data), [lines[i] for i in numbers])
 
 
@@ -367,7 +360,8 @@ def _mark_other_models(settings: Sequence[Setting], rows: Sequence[Cells]) -> No
     """Label what is exact or relaxed for a model with other greedy outputs than the first."""
     first = settings[0].verifier
     for row, setting in zip(rows, settings, strict=True):
-        same = setting.verifier is first or same_greedy(setting.verifier.networks, first.networks)
+        own = setting.verifier
+        same = own is first or same_greedy(own.load()[0], first.load()[0])
         if not same and row["label"] != OTHER_MODEL:
             row["label"] = f"{OTHER_MODEL}: {row['label']}"
 
