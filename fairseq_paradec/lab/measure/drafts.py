@@ -28,7 +28,7 @@ SEED = 1
 GREEDY = "greedy"
 
 
-class Way(NamedTuple):
+class Variant(NamedTuple):
     """How texts are translated."""
 
     decoding: str  # a lossless decoder
@@ -114,30 +114,32 @@ def rows_of(
     known = dict(zip(before, translator.translate(before, decoding=GREEDY), strict=True))
     earlier = [known.get(text, "") for text in edit.earlier]
     texts = range(len(edit.texts))
-    ways = [
-        Way(name, given) for name in dict.fromkeys((GREEDY, *decodings)) for given in (False, True)
+    variants = [
+        Variant(name, given)
+        for name in dict.fromkeys((GREEDY, *decodings))
+        for given in (False, True)
     ]
 
-    def translated(way: Way, number: int) -> Translation:
-        draft = [earlier[number]] if way.given else None
+    def translated(variant: Variant, number: int) -> Translation:
+        draft = [earlier[number]] if variant.given else None
         text = edit.texts[number]
-        (translation,) = translator.results([text], drafts=draft, decoding=way.decoding)
+        (translation,) = translator.results([text], drafts=draft, decoding=variant.decoding)
         return translation
 
-    def seconds(way: Way, number: int) -> float:
+    def seconds(variant: Variant, number: int) -> float:
         begin = rounds.now()
-        translated(way, number)
+        translated(variant, number)
         return rounds.now() - begin
 
-    outputs = [[translated(way, number) for number in texts] for way in ways]
-    by_round, _ = rounds.all_rounds(ways, texts, asked.rounds, asked.busy, seconds, "texts")
+    outputs = [[translated(variant, number) for number in texts] for variant in variants]
+    by_round, _ = rounds.all_rounds(variants, texts, asked.rounds, asked.busy, seconds, "texts")
     greedy = outputs[0]
     rows: list[Cells] = []
-    for place, (way, own) in enumerate(zip(ways, outputs, strict=True)):
+    for place, (variant, own) in enumerate(zip(variants, outputs, strict=True)):
         passes = [translation.passes for translation in own]
         row: Cells = {
             "edit": edit.name,
-            "decoder": f"{way.decoding}, drafts given" if way.given else way.decoding,
+            "decoder": f"{variant.decoding}, drafts given" if variant.given else variant.decoding,
             "texts": len(texts),
             "identical": sum(a.text == b.text for a, b in zip(own, greedy, strict=True)),
             "steps_of_greedy": round(statistics.mean(first.passes for first in greedy), 2),
