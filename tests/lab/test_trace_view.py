@@ -323,6 +323,8 @@ def test_steps_by_hand():
     assert steps.tolist() == [[1, 1], [1, 2]] and sizes.tolist() == [[3, 3], [3, 1]]
     _, steps, sizes = maps(PASSES, GREY)
     assert steps.tolist() == [[1, 1], [3, 3]] and sizes.tolist() == [[2, 2], [3, 3]]
+    with pytest.raises(UsageError, match=r"--image-size: got 1x3x1; .*sentence 0, pgj: tokens"):
+        maps(PASSES, Size(1, 3, 1))
     # The intensities of a pixel stand side by side.
     one = image_of("greedy", "1 2 3 4 5 6 </s>", [1, 2, 3, 4, 5, 6, 7], [0] * 7)
     pixels, steps, _ = maps(one, Size(1, 2, 3))

@@ -44,8 +44,8 @@ def maps(
     try:
         pixels = from_words(words, size)
     except UsageError as error:
-        given, where = str(size).replace("×", "x"), f"{sentence.name} ({sentence.decoding})"
-        allowed = f"that of the outputs; {where} has {error}"
+        given = str(size).replace("×", "x")
+        allowed = f"that of the outputs ({sentence.name}, {sentence.decoding}: {error})"
         raise UsageError(f"--image-size: got {given}; allowed: {allowed}") from None
     counts = Counter(sentence.written_in)
     steps = np.array(sentence.written_in[: len(words)])
