@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 #: Where the modules of commands are, in this order.
-FOLDERS = ("cli", "training.commands", "lab.commands")
+FOLDERS = ("cli", "training.commands", "lab.commands", "images.commands")
 
 
 def find(name: str) -> ModuleType:

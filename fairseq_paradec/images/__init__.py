@@ -7,6 +7,7 @@ to right, and in each pixel red, green, blue. This module does not depend on mod
 
 import json
 import os
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -132,6 +133,18 @@ def image(tokens: Sequence[int], size: Size) -> Pixels:
         at = int(wrong[0])
         raise option_error(f"tokens[{at}]", int(values[at]), f"0 to {PEAK}")
     return values.astype(np.uint8).reshape(size.shape)
+
+
+def from_words(words: Sequence[str], size: Size) -> Pixels:
+    """Arrange intensities that are words of a text as an image; see ``image``.
+
+    Raises:
+        UsageError: as ``image``; or a word is no number of up to three digits.
+    """
+    strange = next((word for word in words if not re.fullmatch("[0-9]{1,3}", word)), None)
+    if strange is not None:
+        raise option_error("tokens", strange[:20], f"0 to {PEAK}")
+    return image([int(word) for word in words], size)
 
 
 def shrink(image: Pixels, size: Size) -> Pixels:

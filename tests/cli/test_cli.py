@@ -8,6 +8,7 @@ import logging
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.commands import DEMO, ROOT
@@ -17,6 +18,7 @@ from fairseq_paradec.cli.arguments import Parser
 from fairseq_paradec.decoding.acceptance import ExactMatch
 from fairseq_paradec.lab.commands.profile import WHATS
 from fairseq_paradec.lab.measure import counts, traits
+from fairseq_paradec.lab.measure.specs import Spec
 
 LOSSLESS = ["benchmark", str(DEMO), "--preset", "lossless", "--path", str(DEMO / "model.pt")]
 OUT = ["--out", "never-written.json"]
@@ -37,7 +39,7 @@ OUT = ["--out", "never-written.json"]
             [*LOSSLESS, *OUT, "--decoder", "pgj", "--sweep", "block-size=3"],
             ["--sweep: got 'block-size'", "drafter-path", "with --preset lossless"],
         ),
-        (["demo", str(DEMO), "--sweep", "beam=2"], ["--sweep: got 'beam'", "block-size"]),
+        (["demo", str(DEMO), "--sweep", "beam=2"], ["--sweep excludes --preset demo"]),
         (["demo", "--", "--beam", "4"], ["-- excludes --preset demo"]),
         (
             ["benchmark", *LOSSLESS[1:2], *LOSSLESS[4:], *LOSSLESS[4:], *OUT],
@@ -142,14 +144,14 @@ def test_every_module_with_a_parser_is_a_command():
 
 @pytest.mark.slow
 def test_the_demo_compares_all_decoders(capsys):
-    few = ("--sentences", "6", "--sweep", "block-size=3", "--text", "A dog runs.")
+    few = ("--sentences", "6", "--text", "A dog runs.")
     assert main.main(["demo", str(DEMO), *few]) == 0
     lines = capsys.readouterr().out.splitlines()
     rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})
     cells = [re.split(r"\s{2,}", line) for line in lines[rule + 1 : lines.index("", rule)]]
     table = {row[0]: row[1:] for row in cells}
     assert logging.root.manager.disable == logging.NOTSET  # as it was
-    jacobi = ["pj", "pgj block 3", "hgj block 3", "hgj sliding 3"]
+    jacobi = ["pj", "pgj block 5", "hgj block 5", "hgj sliding 5"]
     exact = ["greedy", *jacobi, "gad", "assisted", "self_draft", "blockwise"]
     assert list(table) == [
         "fairseq beam 5",
@@ -182,7 +184,7 @@ def test_lossless_notices_a_wrong_output(tmp_path, monkeypatch):
     monkeypatch.setattr(ExactMatch, "known_to_library", False)
     monkeypatch.setattr(counts, "lossless_kinds", lambda: ["greedy", "pgj"])
     few = {"greedy": [{}], "pgj": [{"block_size": 3}]}
-    exact = {name: traits.Traits(exact=lambda *_, name=name: few[name]) for name in few}
+    exact = {name: traits.Traits(exact=settings) for name, settings in few.items()}
     monkeypatch.setattr(counts, "traits", exact.get)
     given, out = ["--sentences", "3", "--batch-sizes", "2", "--out"], tmp_path / "lossless.json"
     assert main.main([*LOSSLESS, *given, str(out)]) == 0
@@ -193,10 +195,25 @@ def test_lossless_notices_a_wrong_output(tmp_path, monkeypatch):
 
 
 def test_separate_dictionaries_leave_source_copy_out():
-    plain = [traits.traits(name).exact for name in ("greedy", "pj", "pgj", "hgj")]
-    inits = [
-        {options.get("jacobi_init") for exact in plain for options in exact(joined, 0)}
-        for joined in (True, False)
-    ]
+    joined, other = object(), object()
+    inits = []
+    for target in (joined, other):
+        task = SimpleNamespace(source_dictionary=joined, target_dictionary=target)
+        verifier = SimpleNamespace(load=lambda task=task: ([], task))
+        specs = [Spec.of({"decoding": name}) for name in ("greedy", "pj", "pgj", "hgj")]
+        settings = [counts.variants(verifier, spec, False) for spec in specs]
+        inits.append({spec.options.get("jacobi_init") for own in settings for spec in own})
     assert inits[0] - inits[1] == {"source-copy"}
     assert len(inits[1]) == 4  # greedy has none
+
+
+def test_earlier_translations_save_passes(tmp_path):
+    small = ROOT / "data-bin" / "demo-small.en-de"
+    words = [str(small / "raw" / "demo.en"), "--preset", "drafts", "--path", str(small)]
+    given, out = ["--sentences", "2", "--rounds", "1", "--busy", "--out"], tmp_path / "drafts.json"
+    assert main.main(["benchmark", *words, *given, str(out)]) == 0
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert len(rows) == 3 * 2 * 2 and all(row["identical"] == row["texts"] for row in rows)
+    alone, with_drafts = rows[-4:-2]  # greedy search of unchanged texts
+    assert alone["passes"] == alone["steps_of_greedy"] > 2 and alone["speed_up"] == 1
+    assert with_drafts["passes"] == 1 and with_drafts["in_one_pass"] == 100

@@ -38,6 +38,7 @@ def test_tokens_are_in_raster_order():
         (images.image, ([0] * 11, Size(2, 2, 3)), r"tokens: got '11 of them'; allowed: 12"),
         (images.image, ([0, 9, 9, 256], Size(2, 2, 1)), r"tokens\[3\]: got 256; allowed: 0 to 255"),
         (images.image, ([0.5], Size(1, 1, 1)), "dtype float64"),
+        (images.from_words, (["0", "x"], Size(1, 2, 1)), "tokens: got 'x'; allowed: 0 to 255"),
         (images.tokens, (np.zeros((2, 2), dtype=np.int64),), "dtype int64"),
         (Size, (2, -1, 3), "width: got"),
         (images.triple, (noise(8, 8), noise(16, 16), noise(8, 8), 1), "other: got"),
@@ -203,8 +204,12 @@ def line(kind: str, number: int) -> str:
 @pytest.mark.parametrize(
     ("spoilt", "arguments", "words"),
     [
-        (line("H", 2)[:-4] + "\n", "{whole}", "x.txt: got 63 intensities in line H-2"),
-        ("H-2\t0\t" + "1 " * 63 + "<unk>\n", "{whole}", "got '<unk>' in line H-2"),
+        (line("H", 2)[:-4] + "\n", "{whole}", "x.txt, line H-2: tokens: got '63 of them'"),
+        (
+            "H-2\t0\t" + "1 " * 63 + "<unk>\n",
+            "{whole}",
+            "line H-2: tokens: got '<unk>'; allowed: 0 to 255",
+        ),
         (line("H", 1), "{whole}", "got two lines H-1"),
         (line("H", 2).replace("H-2", "H-5"), "{whole}", "got a line H-5; allowed: 0 to 4"),
         (line("S", 1).replace("S-1", "S-2"), "{whole}", "a line S-2 that is not image 2"),

@@ -144,8 +144,9 @@ def test_real_traces_add_up(tmp_path, flags):
         assert output == data["output"]
         assert f"tokens: {data['num_tokens']}, passes: {data['decoder_passes']}" in sentence.summary
         if flags["decoding"] == "blockwise":  # each block but the last has what the rule lets pass
-            assert [token for step in sentence.steps for token in step] == output
-            sizes = [len(step) for step in sentence.steps]
+            places = [place for step in sentence.steps for place in step.places]
+            assert [sentence.output[place] for place in places] == output
+            sizes = [len(step.places) for step in sentence.steps]
             assert flags.get("min_block", 1) <= min(sizes[:-1], default=9)
             assert max(sizes) <= HEADS_BLOCK_SIZE
 
@@ -303,7 +304,10 @@ def image_of(decoding, output, passes, accepted):
     """A sentence of which only this is known: the pass of each token, and what passes accepted."""
     tokens = zip(output.split(), passes, strict=True)
     origins = [Cell(token, State.ACCEPTED, pass_number=number) for token, number in tokens]
-    each = [Pass(i + 1, 0, [], [], [], [], count) for i, count in enumerate(accepted)]
+    places = [
+        [i for i, n in enumerate(passes) if n == number + 1] for number in range(len(accepted))
+    ]
+    each = [Pass(i + 1, 0, [], [], [], places[i], count) for i, count in enumerate(accepted)]
     return Sentence("sentence 0", decoding, None, output.split(), each, origins, {})
 
 
@@ -319,6 +323,8 @@ def test_steps_by_hand():
     assert steps.tolist() == [[1, 1], [1, 2]] and sizes.tolist() == [[3, 3], [3, 1]]
     _, steps, sizes = maps(PASSES, GREY)
     assert steps.tolist() == [[1, 1], [3, 3]] and sizes.tolist() == [[2, 2], [3, 3]]
+    with pytest.raises(UsageError, match=r"--image-size: got 1x3x1; .*sentence 0, pgj: tokens"):
+        maps(PASSES, Size(1, 3, 1))
     # The intensities of a pixel stand side by side.
     one = image_of("greedy", "1 2 3 4 5 6 </s>", [1, 2, 3, 4, 5, 6, 7], [0] * 7)
     pixels, steps, _ = maps(one, Size(1, 2, 3))

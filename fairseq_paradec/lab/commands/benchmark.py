@@ -28,33 +28,18 @@ from typing import Any
 
 from ...cli import arguments
 from ...errors import needs, option_error
-from ..measure import CTRANSLATE2, DTYPES, PEERS, presets
+from ..measure import presets
 from ..measure.presets import (
     ACCEPTANCE,
-    DEFAULT_DECODERS,
     DEMO,
     DRAFTS,
     LOSSLESS,
-    PRESETS,
     QUALITY,
-    SMOKE_SENTENCES,
     TIMES,
     Comparison,
     given_or_default,
 )
-
-
-def peers(text: str) -> tuple[str, ...]:
-    """Read an argument that is a list of engines with commas between them."""
-    names = tuple(dict.fromkeys(text.split(",")))
-    if not set(names) <= set(PEERS):
-        raise argparse.ArgumentTypeError(f"got {text!r}; allowed: {', '.join(PEERS)}, or both")
-    return names
-
-
-def names(text: str) -> list[str]:
-    """Read an argument that is a list of names with commas between them."""
-    return text.split(",")
+from ..settings import declare_fields
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -78,81 +63,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     --path data-bin/demo-small.en-de --out runs/drafts.json
 """
     parser.set_defaults(fails="an exact decoder of the demo is not exact", flags=[])
-    add, number, numbers = parser.add_argument, arguments.whole_number, arguments.whole_numbers
-    add("data", metavar="DATA", nargs="?", help="fairseq data folder")
-    add("--preset", choices=list(PRESETS), default=TIMES, help=f"(default: {TIMES})")
-    add(
-        "--path",
-        action="append",
-        help="checkpoint whose greedy output is the yardstick, or an ensemble's with ':' between "
-        "them; for acceptance and quality it may be repeated (demo: DATA/model.pt)",
-    )
-    add(
-        "--decoder",
-        action="append",
-        metavar="SPEC",
-        help="[LABEL=]DECODING and flags of fairseq-generate in one word, for example "
-        "'hgj --block-size 8' or 'student=beam --path other.pt --beam 4'; may be given often "
-        f"(default: {', '.join(map(repr, DEFAULT_DECODERS))}; acceptance: gad, gad_pp; lossless: "
-        "all that need no drafter; drafts: greedy, self_draft)",
-    )
-    add(
-        "--sweep",
-        action="append",
-        metavar="OPTION=A,B",
-        help="several values of an option, such as block-size=4,8: each decoder that reads it has "
-        "all; may be repeated, for every combination (demo: block-size=5)",
-    )
-    add("--subset", type=names, help="of DATA, with commas (default: test; acceptance: valid)")
-    add(
-        "--reference",
-        type=Path,
-        action="append",
-        help="plain text, one for each subset (default: DATA/raw/SUBSET.LANG if it is there; "
-        "acceptance: no quality of texts)",
-    )
-    add("--sentences", type=number, help="so many, from short to long (default: all; demo: 100)")
-    add("--timed", type=number, help="of them for latency (default: 200)")
-    add("--rounds", type=number, help="timed rounds (default: 5; demo: 1; drafts: none)")
-    add(
-        "--batch-sizes",
-        type=numbers,
-        help="throughput sweep; it ends early where no decoder gains (default: 4,16,64,256); "
-        "lossless: of the compared outputs (1,64); acceptance: (1)",
-    )
-    add(
-        "--threads",
-        type=numbers,
-        help="CPU threads; more than one number: latency with each, all else with the first "
-        "(default: 1)",
-    )
-    add("--dtype", choices=DTYPES, help="of all decoders (default: fp32)")
-    add("--device", choices=("cpu", "cuda"), help="(default: cpu)")
-    add("--max-len-a", type=arguments.positive, help="fairseq's, for all decoders")
-    add("--max-len-b", type=number, help="fairseq's, for all decoders")
-    add("--min-len", type=number, help="fairseq's, for all decoders")
-    add("--unkpen", type=float, help="fairseq's, for all decoders")
-    add("--temperature", type=arguments.positive, help="fairseq's, for all decoders")
-    add(
-        "--peers",
-        nargs="?",
-        type=peers,
-        const=(CTRANSLATE2,),
-        metavar="LIST",
-        help=f"other engines on the same checkpoint, too: {', '.join(PEERS)}, or both with a comma "
-        f"(without LIST: {CTRANSLATE2}, which is for --device cpu)",
-    )
-    add("--busy", action="store_true", default=None, help="measure on a busy machine too")
-    add(
-        "--smoke",
-        action="store_true",
-        default=None,
-        help=f"a try-out of acceptance and quality: {SMOKE_SENTENCES} sentences, or one test set, "
-        "and the first setting of each",
-    )
-    add("--text", type=arguments.utf8, help="demo: a sentence to translate, too")
-    add("--title", help="heading of the result, on pages")
-    add("--out", type=Path, help="FILE.json; of times FILE.md and FILE.png go beside it")
+    declare_fields(Comparison, parser)
 
 
 def run(args: argparse.Namespace) -> int:

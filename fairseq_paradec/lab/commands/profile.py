@@ -13,7 +13,7 @@ from ...cli import arguments
 from ...errors import excludes
 from ..data.table import Table
 from ..profile import asked
-from ..settings import Made, settings
+from ..settings import Made, declare_fields, settings
 from .pages import check_picture
 
 
@@ -99,7 +99,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     for name, what in WHATS.items():
         own = parsers.add_parser(name, help=what.help, description=what.kind.__doc__)
         own.epilog = f"example: paradec profile {name} {what.example}"
-        asked.declare(what.kind, own)
+        declare_fields(what.kind, own)
         arguments.declare_table(own, what.title, required=what.title is not None)
 
 

@@ -8,7 +8,6 @@ give the same bytes.
 import argparse
 import collections
 import dataclasses
-import functools
 import heapq
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -158,16 +157,11 @@ def pictures(document: Result) -> list[report.Picture]:
 
     title = printable(document.content["title"])
     content = {**document.content, "title": title}
-    return [
-        (
-            report.svg(functools.partial(benchmark_plots.draw, content)),
-            f"{title}: time per sentence, throughput, threads, as in the tables",
-        ),
-        (
-            report.svg(functools.partial(benchmark_plots.draw_histogram, content)),
-            f"{title}: speed-ups of single sentences, as in the last table",
-        ),
-    ]
+    drawn = {
+        "time per sentence, throughput, threads, as in the tables": benchmark_plots.draw,
+        "speed-ups of single sentences, as in the last table": benchmark_plots.draw_histogram,
+    }
+    return [(report.svg(draw, content), f"{title}: {words}") for words, draw in drawn.items()]
 
 
 def acceptance(tallies: Sequence[Tally]) -> list[report.Picture]:
@@ -177,8 +171,8 @@ def acceptance(tallies: Sequence[Tally]) -> list[report.Picture]:
         return []
     from ..show import benchmark_plots
 
-    svg = report.svg(functools.partial(benchmark_plots.draw_acceptance, by_name))
-    return [(svg, "acceptance by position in the draft, as in the tables of the traces")]
+    words = "acceptance by position in the draft, as in the tables of the traces"
+    return [(report.svg(benchmark_plots.draw_acceptance, by_name), words)]
 
 
 # ---- the command -------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def check(document: Mapping[str, Any], name: str) -> Result:
 
 def table_contradiction(document: Mapping[str, Any]) -> str | None:
     """Return the contradiction in a table's file, or None."""
-    keys = [one["key"] for one in document["columns"]]
+    keys = [column["key"] for column in document["columns"]]
     if len(set(keys)) < len(keys):
         return "two of its columns have the same key"
     if any(list(row) != keys for row in document["rows"]):
@@ -101,20 +101,20 @@ def table_contradiction(document: Mapping[str, Any]) -> str | None:
 def passes_contradiction(document: Mapping[str, Any]) -> str | None:
     """Return the contradiction in a file of passes, or None."""
     setting, passes = document["setting"], document["passes"]
-    if list(dict.fromkeys(one["engine"] for one in passes)) != setting["engines"]:
+    if list(dict.fromkeys(entry["engine"] for entry in passes)) != setting["engines"]:
         return "its passes are not of the engines that the setting names"
     for engine in setting["engines"]:
-        own = [one for one in passes if one["engine"] == engine]
-        chunks = [one["chunk"] for one in own if one["part"] == "decoder"]
-        if chunks != setting["chunks"] or [one["part"] for one in own].count("encoder") != 1:
+        own = [entry for entry in passes if entry["engine"] == engine]
+        chunks = [entry["chunk"] for entry in own if entry["part"] == "decoder"]
+        if chunks != setting["chunks"] or [entry["part"] for entry in own].count("encoder") != 1:
             return f"the passes of {engine} are not one of each chunk, and the encoder"
     needed = {"large", *map(pass_costs.dtype_of, setting["engines"])}
-    names = [one["name"] for one in document["bandwidth"]]
+    names = [tensor["name"] for tensor in document["bandwidth"]]
     if set(names) != needed or len(set(names)) < len(names):
         return "its bandwidths are not those of a large tensor and of each engine's weights"
     timed = [*document["bandwidth"], *document["peak"], *passes, *document["searches"]]
-    timed += [piece for one in passes for piece in one["pieces"] if "seconds" in piece]
-    if any(len(one["seconds"]) != setting["rounds"] for one in timed):
+    timed += [piece for entry in passes for piece in entry["pieces"] if "seconds" in piece]
+    if any(len(entry["seconds"]) != setting["rounds"] for entry in timed):
         return "other numbers of samples than rounds"
     return None
 
@@ -131,8 +131,12 @@ def benchmark_contradiction(document: Mapping[str, Any]) -> str | None:
     if len(set(names)) < len(names):
         return "two systems have the same label"
     metrics = set(document["signatures"])
-    scored = [one for s in document["systems"] for one in (s["scores"], *s["differences"].values())]
-    if any(set(one) != metrics for one in scored):
+    scored = [
+        by_metric
+        for system in document["systems"]
+        for by_metric in (system["scores"], *system["differences"].values())
+    ]
+    if any(set(by_metric) != metrics for by_metric in scored):
         return "its scores are not of the metrics whose signatures it has"
     if any(
         s["dtype"] == setting["dtype"]

@@ -31,7 +31,7 @@ from .inputs import origin
 from .judge import DETOKENISED, agreement, references
 from .loading import choose, evenly
 from .peers import CTranslate2System, numbers_of_threads
-from .presets import LIMITS, Comparison
+from .presets import Comparison
 from .specs import Spec, reads, swept
 from .systems import PEER, FairseqSystem, Models, System
 from .text import quality_of
@@ -103,7 +103,7 @@ def _document(
         "dtype": asked.dtype,
         "device": asked.device,
         "threads": list(plan.threads),
-        "limits": dict(asked.limits),
+        "limits": asked.limits,
     }
     document = {
         "schema": BENCHMARK,
@@ -132,7 +132,7 @@ def make_systems(asked: Comparison) -> tuple[list[System], list[str]]:
         UsageError: a decoder cannot be built, or has the name of another.
     """
     models = Models(asked.data, asked.subset[0], asked.dtype, asked.device)
-    path, common = asked.path[0], dict(asked.limits)
+    path, common = asked.path[0], asked.limits
     specs = [Spec.of(options, label) for label, options in ALWAYS.items()]
     specs += [each for spec in asked.decoder for each in swept(spec, asked.sweep)]
     for name in asked.sweep:
@@ -173,9 +173,8 @@ def make_plan(system: System, asked: Comparison) -> Plan:
 
 def fingerprint(asked: Comparison, systems: Sequence[System]) -> dict[str, Any]:
     """Return the settings that must be equal to continue a run."""
-    ignored = ("out", "busy", "title", "argv", "limits", "decoder")
+    ignored = ("out", "busy", "title", "argv", "decoder")
     given = {name: value for name, value in vars(asked).items() if name not in ignored}
-    given |= {name: asked.limits.get(name) for name in LIMITS}
     given["decoder"] = [spec.command for spec in asked.decoder]
     files = {file for system in systems for file in system.files}
     files |= {*map(str, asked.reference)}
@@ -229,7 +228,11 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
         The JSON document.
     """
     plan, entries = bench.plan, bench.journal.entries
-    sizes = list(dict.fromkeys(("1", *bench.measured("throughput"))))
+    measured = {
+        kind: {setting.partition("/")[2]: setting for setting in bench.settings(kind)}
+        for kind in ("latency", "throughput")
+    }
+    sizes = list(dict.fromkeys(("1", *measured["throughput"])))
     texts = {s.label: entries[f"outputs/1/{s.label}"]["texts"] for s in bench.systems}
     systems = []
     for system in bench.systems:
@@ -285,7 +288,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
         "systems": systems,
         "source_lengths": [int(sizes_of[i]) for i in plan.timed],
         "seconds": {
-            kind: {at: bench.seconds(f"{kind}/{at}") for at in bench.measured(kind)}
-            for kind in ("latency", "throughput")
+            kind: {at: bench.seconds(setting) for at, setting in settings.items()}
+            for kind, settings in measured.items()
         },
     }

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...registry import METHODS
+from ..analysis import benchmark_tables
 from ..analysis.blocks import METHOD, SINGLE_TOKENS
 from ..analysis.promises import EXACT
 from ..analysis.quality import Quality
@@ -116,12 +117,11 @@ def label(decoding: str, entry: Entry) -> str:
     """
     if decoding in METHODS and METHODS[decoding].drafts_alone:
         return OTHER_MODEL
-    sentences, ties = entry["sentences"], entry["ties"]
-    if ties is None:
+    if entry["ties"] is None:
         return RELAXED
-    if beyond := sentences - entry["identical"] - ties:
-        return f"NOT EXACT ({beyond} of {sentences})"
-    return f"{EXACT} but for {ties} ties of {sentences}" if ties else EXACT
+    counts = {name: entry[name] for name in ("sentences", "identical", "ties")}
+    counts["beyond ties"] = counts["sentences"] - counts["identical"] - counts["ties"]
+    return benchmark_tables.label({"promise": EXACT, "agreement": {"": counts}, "changed": 0})
 
 
 def histogram(entry: Entry) -> Cells:
@@ -205,7 +205,7 @@ def notes(asked: Comparison, settings: Sequence["Setting"], quality: Quality | N
 
 
 def _notes_of_lossless(asked: Comparison, settings: Sequence["Setting"]) -> list[str]:
-    task, size = settings[0].verifier.task, max(asked.batch_sizes)
+    (_, task), size = settings[0].verifier.load(), max(asked.batch_sizes)
     beams = "beam" in asked.sweep
     judge = "with the same beam" if beams else "beam 1"
     lines = [

@@ -20,23 +20,21 @@ from ...config import ENGINE_FLAGS, flag
 from ...engine.settings import usable_device
 from ...errors import needs, option_error
 from ...images import holds_images
-from ...plugin.tasks.loading import check_inputs
 from ...registry import HEADS, METHODS
 from ..analysis.blocks import SINGLE_TOKENS, block_sizes
 from ..analysis.promises import EXACT
 from ..analysis.quality import Quality
 from ..data.table import Cells, Table
-from ..show.table import terminal_table
 from . import count_rows
-from .inputs import origin, subset_files
-from .judge import read_references, score_columns, target_language, targets
+from .inputs import check_all, origin
+from .judge import references, score_columns, target_language
 from .kept import key, open_journal, save
 from .loading import choose
 from .presets import LOSSLESS, SMOKE_SENTENCES, Comparison
 from .specs import Spec, swept
 from .systems import BEAM, OTHER_MODEL, FairseqSystem, Models, same_greedy
 from .text import quality_of
-from .traits import traits
+from .traits import blocks, combined, traits
 
 #: What may be swept in ``lossless``, whose settings have the other options themselves.
 FREE = ("drafter_path", "drafter_dtype", "beam", *ENGINE_FLAGS)
@@ -51,23 +49,16 @@ class Verifier(NamedTuple):
     path: str  # its checkpoint, or an ensemble's
     models: Mapping[str, Models]  # by subset; they load the model and its drafters
     sentences: dict[str, list[int]]  # by subset, the numbers of the sentences, from short to long
-    limits: Mapping[str, Any]  # fairseq's limits, which all settings share
+    limits: dict[str, Any]  # fairseq's limits, which all settings share
 
-    @property
-    def networks(self) -> list[Any]:
-        """The model's networks: several of an ensemble."""
-        return next(iter(self.models.values())).load(self.path)[0]
-
-    @property
-    def task(self) -> Any:
-        """The task of fairseq."""
-        return next(iter(self.models.values())).load(self.path)[1]
+    def load(self) -> tuple[list[Any], Any]:
+        """Return the model's networks, several of an ensemble, and fairseq's task."""
+        return next(iter(self.models.values())).load(self.path)
 
     def systems(self, spec: Spec) -> dict[str, FairseqSystem]:
         """Return a decoder, by subset."""
-        limits = dict(self.limits)
         return {
-            subset: FairseqSystem(spec, models, self.path, limits)
+            subset: FairseqSystem(spec, models, self.path, self.limits)
             for subset, models in self.models.items()
         }
 
@@ -112,12 +103,14 @@ def variants(verifier: Verifier, spec: Spec, with_beam: bool) -> list[Spec]:
     assert exact is not None
     if with_beam:
         return [spec] if method.beams else []
-    block = 0
-    if "drafter_dtype" in method.reads:
+    if traits(name).trained_blocks:
         first = next(iter(verifier.systems(spec).values()))
-        block = first.generator.config.block_size
-    dictionaries = verifier.task.source_dictionary, verifier.task.target_dictionary
-    return [spec.changed(options) for options in exact(dictionaries[0] == dictionaries[1], block)]
+        trained = first.generator.config.block_size
+        exact = combined(blocks(*range(1, trained + 1)), exact)
+    _, task = verifier.load()
+    if task.source_dictionary != task.target_dictionary:
+        exact = [options for options in exact if options.get("jacobi_init") != "source-copy"]
+    return [spec.changed(options) for options in exact]
 
 
 def settings_of(asked: Comparison, verifiers: Sequence[Verifier]) -> list[Setting]:
@@ -162,7 +155,7 @@ def _of_decoder(asked: Comparison, verifier: Verifier, spec: Spec, several: bool
     method = METHODS[name]
     left_out = []
     if method.drafter == HEADS:
-        if any(hasattr(model, "block_heads") for model in verifier.networks):
+        if any(hasattr(model, "block_heads") for model in verifier.load()[0]):
             left_out.append("drafter_path")
         elif several and "drafter_path" not in {*asked.sweep, *spec.options}:
             return []  # a base, to compare with
@@ -188,10 +181,7 @@ def prepare(asked: Comparison) -> list[Setting]:
     Raises:
         UsageError: files are missing, or no sentence is left.
     """
-    for path in asked.path:
-        check_inputs(asked.data, path)
-    for subset in asked.subset:
-        subset_files(asked.data, subset)
+    check_all(asked.data, asked.path, asked.subset)
     usable_device(asked.device)
     for path in asked.sweep.get("drafter_path", ()):
         if not os.path.isfile(path):
@@ -206,7 +196,7 @@ def prepare(asked: Comparison) -> list[Setting]:
     readers = [
         model
         for verifier, spec, _ in by_label.values()
-        for model in FairseqSystem(spec, first, verifier.path, dict(asked.limits)).models
+        for model in FairseqSystem(spec, first, verifier.path, asked.limits).models
     ]
     count = SMOKE_SENTENCES if asked.smoke else asked.sentences
     for subset in asked.subset:
@@ -292,7 +282,7 @@ def measured(
         For each setting the judge's outputs, and its entry: see ``counted``.
     """
     size, sentences = max(asked.batch_sizes), settings[0].verifier.sentences
-    where = [asked.dtype, asked.device, dict(asked.limits), sentences, size]
+    where = [asked.dtype, asked.device, asked.limits, sentences, size]
 
     @functools.cache
     def inputs(path: str, drafter: str | None) -> dict[str, Any]:
@@ -335,11 +325,8 @@ def scorer(asked: Comparison, verifier: Verifier) -> Quality | None:
     if asked.preset == LOSSLESS or not (asked.reference or holds_images(asked.data)):
         return None
     ((subset, numbers),) = verifier.sentences.items()
-    if asked.reference:
-        count = len(verifier.task.dataset(subset))
-        lines = read_references(asked.reference[0], "--reference", count)
-    else:
-        lines = targets(asked.data, subset)
+    given = asked.reference[0] if asked.reference else None
+    lines, _ = references(asked.data, subset, len(verifier.load()[1].dataset(subset)), given)
     return quality_of(asked.data, target_language(asked.data), [lines[i] for i in numbers])
 
 
@@ -363,12 +350,9 @@ def count(asked: Comparison) -> int:
             _score(quality, settings, entries, rows)
         for row, entry in zip(rows, entries, strict=True):
             row |= count_rows.histogram(entry)
-    table = Table.of(
-        count_rows.without_idle(rows), notes=count_rows.notes(asked, settings, quality)
-    )
-    title = asked.title or count_rows.title(asked)
-    save(asked, title, table)
-    print(terminal_table(count_rows.shown(table)))
+    notes = count_rows.notes(asked, settings, quality)
+    table = Table.of(count_rows.without_idle(rows), count_rows.title(asked), notes)
+    save(asked, table, count_rows.shown(table))
     return 0
 
 
@@ -376,7 +360,8 @@ def _mark_other_models(settings: Sequence[Setting], rows: Sequence[Cells]) -> No
     """Label what is exact or relaxed for a model with other greedy outputs than the first."""
     first = settings[0].verifier
     for row, setting in zip(rows, settings, strict=True):
-        same = setting.verifier is first or same_greedy(setting.verifier.networks, first.networks)
+        own = setting.verifier
+        same = own is first or same_greedy(own.load()[0], first.load()[0])
         if not same and row["label"] != OTHER_MODEL:
             row["label"] = f"{OTHER_MODEL}: {row['label']}"
 

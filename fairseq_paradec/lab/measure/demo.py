@@ -15,7 +15,8 @@ from ...registry import METHODS
 from ...translator.translator import Translator
 from ..analysis.benchmark_tables import BEAM, GREEDY
 from ..data.samples import series, speed_ups
-from ..show.table import aligned
+from ..data.table import Cells, Table, Value, column
+from ..show.table import terminal_table
 from .judge import agreement, references
 from .presets import Comparison
 from .specs import Spec
@@ -32,19 +33,16 @@ def comparison(asked: Comparison) -> Comparison:
     """Return a benchmark of the demo's decoders, and of those that are given.
 
     Raises:
-        UsageError: DATA has no test set, or another option is swept.
+        UsageError: DATA has no test set.
     """
     data = Path(asked.data)
     if data.is_dir() and not any(data.glob("test.*")):
         raise option_error("DATA", asked.data, "a folder with a `test` subset")
-    for name in asked.sweep.keys() - {"block_size"}:
-        raise option_error("--sweep", name.replace("_", "-"), "block-size with --preset demo")
-    own = {spec.label: spec for spec in decoders(data, asked.sweep["block_size"])}
+    own = {spec.label: spec for spec in decoders(data)}
     own |= {spec.label: spec for spec in asked.decoder}
     return dataclasses.replace(
         asked,
         decoder=[*own.values()],
-        sweep={},
         subset=["test"],
         reference=[],
         timed=asked.sentences,
@@ -56,21 +54,17 @@ def comparison(asked: Comparison) -> Comparison:
     )
 
 
-def decoders(data: Path, block_sizes: Sequence[int]) -> list[Spec]:
+def decoders(data: Path) -> list[Spec]:
     """Return the rows of the table, besides those of every benchmark.
 
     Args:
         data: the folder; a method whose drafter does not lie there has no row.
-        block_sizes: positions per pass of the blocked Jacobi decoders and of the sliding window.
     """
     rows: dict[str, dict[str, Any]] = {}
     for method in METHODS.values():
-        of_method = traits(method.name).demo
         drafter = {} if method.drafter is None else {"drafter_path": drafter_in(data, method.name)}
-        if of_method is None or None in drafter.values():
-            continue
-        for size in block_sizes:
-            for label, options in of_method(size).items():
+        if None not in drafter.values():
+            for label, options in (traits(method.name).demo or {}).items():
                 rows[label] = {"decoding": method.name, **options, **drafter}
     search = {"decoding": "multiword_beam", "beam": 5}
     models = {label: data / name for label, name in REORDERED.items() if (data / name).is_file()}
@@ -88,31 +82,30 @@ def drafter_in(data: Path, decoding: str) -> str | None:
     return str(path) if path.is_file() else None
 
 
-def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> str:
-    """Format the comparison."""
-    heads = ["decoder", "passes", "tokens", "ms per", "speed-up", "identical"]
-    under = ["", "per sentence", "per pass", "sentence", "", "to greedy"]
-    cells = [heads, under]
+def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> Table:
+    """Return the comparison; ``same`` are the outputs that are greedy search's, by decoder."""
     seconds = bench.seconds(f"latency/{bench.plan.threads[0]}")
     count = len(bench.plan.sentences)
     samples = [sample for name, own in seconds.items() for sample in series(name, own)]
     gains = speed_ups(samples, BEAM)
-    for name in (system.label for system in bench.systems):
+    rows: list[Cells] = []
+    for name, own in seconds.items():
         outputs = bench.journal.entries[f"outputs/1/{name}"]
         passes = sum(outputs["passes"])
         tokens = sum(len(tokens) + 1 for tokens in outputs["tokens"])  # </s>
-        time = statistics.median(map(sum, seconds[name])) / count
-        cells.append(
-            [
-                name,
-                f"{passes / count:.2f}",
-                f"{tokens / passes:.2f}",
-                f"{1000 * time:.1f}",
-                f"{gains[name, None].middle:.2f}x",
-                f"{same[name]['identical']}/{count}" if name in same else OTHER_MODEL,
-            ]
-        )
-    return aligned(cells, heads=2)
+        identical = Value.share(same[name]["identical"], count) if name in same else OTHER_MODEL
+        row: Cells = {
+            "decoder": name,
+            column("passes", "passes a sentence", form=".2f"): passes / count,
+            column("tokens", "tokens a pass", form=".2f"): tokens / passes,
+            column("ms", "ms a sentence", form=".1f"): 1000
+            * statistics.median(map(sum, own))
+            / count,
+            column("gain", "speed-up", "x", ".2f"): gains[name, None].middle,
+            "identical": identical,
+        }
+        rows.append(row)
+    return Table.of(rows)
 
 
 def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str | None) -> str:
@@ -162,7 +155,7 @@ def show(bench: Benchmark, data: Path) -> int:
         f"are medians of {plan.rounds} interleaved round(s) after a warm-up, from ids to text; "
         "speed-up is against fairseq beam 5.\n"
     )
-    print(table(bench, same))
+    print(terminal_table(table(bench, same)))
     print("\nidentical: token for token, to fairseq greedy; other models have other outputs.")
     print("Times depend on this machine.")
     print(describe(exact))

@@ -7,30 +7,32 @@ text before is the draft.
 import random
 import statistics
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ... import files
 from ...errors import option_error
 from ...registry import METHODS
-from ...translator.translator import Translator
-from ..analysis.promises import EXACT
-from ..data import documents
-from ..data.journal import Journal
+from ...translator.translator import Translation, Translator
 from ..data.table import Cells, Table, column
-from ..settings import Made
-from ..show.table import terminal_table
+from . import rounds
+from .kept import save
 from .presets import Comparison
-from .systems import Output, System
-from .timings import Benchmark, Plan
 
 #: The seed of the words that are changed.
 SEED = 1
 #: What all is compared with.
 GREEDY = "greedy"
+
+
+class Variant(NamedTuple):
+    """How texts are translated."""
+
+    decoding: str  # a lossless decoder
+    given: bool  # whether the earlier translations are given as drafts
 
 
 class Edit(NamedTuple):
@@ -73,56 +75,8 @@ def same(lines: Sequence[str]) -> Edit:
     return Edit("unchanged", list(lines), list(lines))
 
 
-class Translating:
-    """A system of ``timings``: translates texts, each by itself, with drafts or without.
-
-    Args:
-        translator: a model folder's.
-        decoding: a lossless decoder.
-        texts: the texts.
-        drafts: a draft for each of them; None: without.
-    """
-
-    promise, dtype, parameters = EXACT, "fp32", 0
-    threads: int | None = None
-    task: Any = None
-
-    def __init__(
-        self,
-        translator: Translator,
-        decoding: str,
-        texts: Sequence[str],
-        drafts: Sequence[str] | None,
-    ) -> None:
-        self.translator, self.command, self.texts = translator, decoding, texts
-        self.drafts = drafts
-        self.label = decoding if drafts is None else f"{decoding}, drafts given"
-        self.files: list[str] = []
-        self.models: list[Any] = []
-
-    def translate(self, sentences: Sequence[int]) -> list[Output]:
-        """Translate the texts with these numbers."""
-        outputs = []
-        for number in sentences:
-            draft = None if self.drafts is None else [self.drafts[number]]
-            (translation,) = self.translator.results(
-                [self.texts[number]], drafts=draft, decoding=self.command
-            )
-            outputs.append(Output(translation.text.split(), translation.text, translation.passes))
-        return outputs
-
-    def provenance(self) -> Mapping[str, Any]:
-        """Return nothing: the table does not say it."""
-        return {}
-
-    def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
-        """Return whether outputs differ by a tie: it is not known here."""
-        return False
-
-
 def drafts(asked: Comparison) -> int:
     """Translate all edits by all decoders, with drafts and without; write the table."""
-    assert asked.out is not None
     able = [name for name, method in METHODS.items() if method.is_lossless_by_default]
     for spec in asked.decoder:
         if spec.options != {"decoding": spec.label} or spec.label not in able:
@@ -135,7 +89,7 @@ def drafts(asked: Comparison) -> int:
     names = [spec.label for spec in asked.decoder]
     rows = []
     for edit in (typed(lines), changed(lines), same(lines)):
-        rows += rows_of(translator, edit, names, asked.rounds, asked.busy)
+        rows += rows_of(translator, edit, names, asked)
     notes = [
         f"{len(lines)} lines of {Path(asked.data).name}; {translator.path.name}, fp32, each text "
         "alone. The draft of a text is the translation of the text before it, as plain text.",
@@ -148,48 +102,54 @@ def drafts(asked: Comparison) -> int:
             f"ms: medians of {asked.rounds} rounds over all texts, in turn; {asked.threads[0]} "
             "thread. Speed-up: over greedy without drafts."
         )
-    table = Table.of(rows, notes=notes)
-    documents.save_made(Made(asked.argv, asked.out, str(asked.title)), table)
-    print(terminal_table(table))
+    save(asked, Table.of(rows, notes=notes))
     return 0
 
 
 def rows_of(
-    translator: Translator, edit: Edit, decodings: Sequence[str], rounds: int, busy: bool
+    translator: Translator, edit: Edit, decodings: Sequence[str], asked: Comparison
 ) -> list[Cells]:
     """Return the rows of one edit: each decoder without drafts, and with drafts given."""
     before = [text for text in dict.fromkeys(edit.earlier) if text]
     known = dict(zip(before, translator.translate(before, decoding=GREEDY), strict=True))
     earlier = [known.get(text, "") for text in edit.earlier]
-    systems: list[System] = [
-        Translating(translator, decoding, edit.texts, given)
-        for decoding in dict.fromkeys((GREEDY, *decodings))
-        for given in (None, earlier)
+    texts = range(len(edit.texts))
+    variants = [
+        Variant(name, given)
+        for name in dict.fromkeys((GREEDY, *decodings))
+        for given in (False, True)
     ]
-    texts = [*range(len(edit.texts))]
-    plan = Plan(texts, texts, (), (torch.get_num_threads(),), rounds, busy=busy)
-    bench = Benchmark(systems, plan, Journal(None, {}))
-    bench.run()
-    outputs = {
-        system.label: bench.journal.entries[f"outputs/1/{system.label}"] for system in systems
-    }
-    greedy = outputs[GREEDY]
-    seconds = bench.seconds(f"latency/{plan.threads[0]}") if rounds else {}
+
+    def translated(variant: Variant, number: int) -> Translation:
+        draft = [earlier[number]] if variant.given else None
+        text = edit.texts[number]
+        (translation,) = translator.results([text], drafts=draft, decoding=variant.decoding)
+        return translation
+
+    def seconds(variant: Variant, number: int) -> float:
+        begin = rounds.now()
+        translated(variant, number)
+        return rounds.now() - begin
+
+    outputs = [[translated(variant, number) for number in texts] for variant in variants]
+    by_round, _ = rounds.all_rounds(variants, texts, asked.rounds, asked.busy, seconds, "texts")
+    greedy = outputs[0]
     rows: list[Cells] = []
-    for label, own in outputs.items():
+    for place, (variant, own) in enumerate(zip(variants, outputs, strict=True)):
+        passes = [translation.passes for translation in own]
         row: Cells = {
             "edit": edit.name,
-            "decoder": label,
+            "decoder": f"{variant.decoding}, drafts given" if variant.given else variant.decoding,
             "texts": len(texts),
-            "identical": sum(a == b for a, b in zip(own["texts"], greedy["texts"], strict=True)),
-            "steps_of_greedy": round(statistics.mean(greedy["passes"]), 2),
-            "passes": round(statistics.mean(own["passes"]), 2),
-            column("in_one_pass", unit="%", form=".0f"): 100
-            * sum(passes == 1 for passes in own["passes"])
-            / len(texts),
+            "identical": sum(a.text == b.text for a, b in zip(own, greedy, strict=True)),
+            "steps_of_greedy": round(statistics.mean(first.passes for first in greedy), 2),
+            "passes": round(statistics.mean(passes), 2),
+            column("in_one_pass", unit="%", form=".0f"): 100 * passes.count(1) / len(texts),
         }
-        if rounds:
-            ours, greedys = (statistics.median(map(sum, seconds[name])) for name in (label, GREEDY))
+        if asked.rounds:
+            ours, greedys = (
+                statistics.median(sum(results[i]) for results in by_round) for i in (place, 0)
+            )
             row["ms"] = round(1000 * ours / len(texts), 2)
             row[column("speed_up", "speed-up")] = round(greedys / ours, 2)
         rows.append(row)

@@ -14,15 +14,13 @@ from typing import Any
 from tqdm import tqdm
 
 from ...config import flag
-from ...errors import UsageError, option_error
+from ...errors import UsageError
 from ...images import TASK, holds_images
-from ...plugin.tasks.loading import check_inputs
 from ..data import documents
 from ..data.journal import Journal
 from ..data.table import Cells, Table
-from ..show.table import terminal_table
-from .inputs import origin, subset_files
-from .judge import read_references, score_columns, target_language, targets
+from .inputs import check_all, origin
+from .judge import references, score_columns, target_language
 from .kept import key, open_journal, save
 from .presets import Comparison
 from .text import plain_text, quality_of, text_language
@@ -30,11 +28,10 @@ from .text import plain_text, quality_of, text_language
 
 def score(asked: Comparison) -> int:
     """Translate test sets with fairseq-generate, score and write; return the exit status."""
-    for path in asked.path:
-        check_inputs(asked.data, path)
-    for subset in asked.subset:
-        subset_files(asked.data, subset)
-    tests = references(asked)
+    check_all(asked.data, asked.path, asked.subset)
+    tests, sources = {}, {}
+    for subset, given in itertools.zip_longest(asked.subset, asked.reference):
+        tests[subset], sources[subset] = references(asked.data, subset, None, given)
     language = target_language(asked.data)
     sweeps = [[(name, value) for value in values] for name, values in asked.sweep.items()]
     settings = [*itertools.product(tests, itertools.product(*sweeps), asked.path)]
@@ -57,12 +54,11 @@ def score(asked: Comparison) -> int:
         rows.append(row)
     journal.close()
     notes = [f"{quality.compared}."]
+    notes += [f"References of {subset}: {source}." for subset, source in sources.items()]
     notes += [f"{name}: {signature}" for name, signature in quality.signatures().items()]
     if len(asked.path) > 1:
         notes.append("Differences from the first model with 95% paired-bootstrap intervals.")
-    table = Table.of(rows, notes=notes)
-    save(asked, asked.title or "Quality", table)
-    print(terminal_table(table))
+    save(asked, Table.of(rows, notes=notes))
     return 0
 
 
@@ -85,20 +81,6 @@ def translated(
     texts: list[str] = journal.entries[name]
     documents.write(out, "".join(f"{text}\n" for text in texts))
     return texts
-
-
-def references(asked: Comparison) -> dict[str, list[str]]:
-    """Return the references of each subset: of images the targets of DATA."""
-    given = asked.reference
-    if holds_images(asked.data):
-        if given:
-            allowed = "none: images are scored against DATA's own"
-            raise option_error("--reference", str(given[0]), allowed)
-        return {subset: targets(asked.data, subset) for subset in asked.subset}
-    tests = dict(zip(asked.subset, (read_references(file, "--reference") for file in given)))
-    if len(asked.subset) != len(given) or len(tests) != len(given):
-        raise option_error("--reference", " ".join(map(str, given)), "one for each subset")
-    return tests
 
 
 def translate(data: str, path: str, subset: str, flags: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from ... import images
 from ...errors import option_error
 from ...files import checksum
+from ...plugin.tasks.loading import check_inputs
 from . import machine
 
 
@@ -22,6 +23,14 @@ def subset_files(data: str, subset: str) -> list[Path]:
         held = " ".join(sorted(names)) or "none"
         raise option_error("--subset", subset, f"one that DATA ({data}) holds: {held}")
     return sorted(Path(data).glob(f"{subset}.*-*.*"))
+
+
+def check_all(data: str, paths: Iterable[str], subsets: Iterable[str]) -> None:
+    """Refuse models and subsets that are not there, before anything is loaded."""
+    for path in paths:
+        check_inputs(data, path)
+    for subset in subsets:
+        subset_files(data, subset)
 
 
 def origin(data: str, subset: str, files: Iterable[str | Path]) -> dict[str, Any]:

@@ -44,44 +44,30 @@ def target_language(data: str) -> str:
     return str(language_pair(data)[1])
 
 
-def targets(data: str, subset: str) -> list[str]:
-    """Return a subset's targets as plain text; of images the intensities.
+def side(data: str, subset: str, language: str) -> list[str]:
+    """Return one side of a subset as plain text; of images the intensities.
 
     Raises:
-        UsageError: the subset has none.
+        UsageError: the data do not have it.
     """
-    pair = language_pair(data)
-    words = Dictionary.load(str(Path(data) / f"dict.{pair[1]}.txt"))
-    path = f"{data}/{subset}.{'-'.join(pair)}.{pair[1]}"
+    words = Dictionary.load(str(Path(data) / f"dict.{language}.txt"))
+    path = f"{data}/{subset}.{'-'.join(language_pair(data))}.{language}"
     indexed = data_utils.load_indexed_dataset(path, words)
     if indexed is None:
         raise option_error("--subset", subset, "a subset with references, or --reference FILE")
-    spoken = text_language(data, pair[1])
+    spoken = text_language(data, language)
     return [plain_text(words.string(tokens).split(), spoken) for tokens in indexed]
 
 
-def read_references(path: Path, flag: str, count: int | None = None) -> list[str]:
-    """Return the lines of a file of references.
-
-    Raises:
-        UsageError: it is missing, or its number of lines is not that of the sentences.
-    """
-    if not path.is_file():
-        raise option_error(flag, str(path), "a file with one reference per line")
-    lines = path.read_text(encoding="utf-8").split("\n")
-    lines = lines[:-1] if lines[-1] == "" else lines
-    if count is not None and len(lines) != count:
-        raise option_error(flag, f"{path} with {len(lines)} lines", f"a line for each of {count}")
-    return lines
-
-
-def references(data: str, subset: str, count: int, given: Path | None) -> tuple[list[str], str]:
+def references(
+    data: str, subset: str, count: int | None, given: Path | None
+) -> tuple[list[str], str]:
     """Return the references of a whole subset as plain text, and their origin in words.
 
     Args:
-        data: the data folder; its ``raw/SUBSET.LANG`` is used if it exists.
+        data: the data folder; its ``raw/SUBSET.LANG`` is used if it exists, else its targets.
         subset: the subset's name.
-        count: the number of its sentences.
+        count: the number of its sentences; None: not known.
         given: ``--reference``.
 
     Raises:
@@ -90,10 +76,17 @@ def references(data: str, subset: str, count: int, given: Path | None) -> tuple[
     language = target_language(data)
     raw = Path(data) / "raw" / f"{subset}.{language}"
     path = given or (raw if raw.is_file() else None)
-    if path is not None:
-        return read_references(path, "--reference", count), str(path)
-    source = TARGETS if text_language(data, language) is None else DETOKENISED
-    return targets(data, subset), source
+    if path is None:
+        source = TARGETS if text_language(data, language) is None else DETOKENISED
+        return side(data, subset, language), source
+    if not path.is_file():
+        raise option_error("--reference", str(path), "a file with one reference per line")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    if count is not None and len(lines) != count:
+        given_lines = f"{path} with {len(lines)} lines"
+        raise option_error("--reference", given_lines, f"a line for each of {count}")
+    return lines, str(path)
 
 
 def score_columns(

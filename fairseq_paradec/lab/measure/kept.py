@@ -8,6 +8,7 @@ from ..data import documents
 from ..data.journal import Journal
 from ..data.table import Table
 from ..settings import Made
+from ..show.table import terminal_table
 from .presets import Comparison
 
 
@@ -23,7 +24,8 @@ def open_journal(asked: Comparison) -> Journal:
     return Journal(asked.out.with_suffix(".partial.jsonl"), head)
 
 
-def save(asked: Comparison, title: str, table: Table) -> None:
-    """Write the table."""
+def save(asked: Comparison, table: Table, shown: Table | None = None) -> None:
+    """Write the table, and print it; ``shown``: print this instead."""
     assert asked.out is not None
-    documents.save_made(Made(asked.argv, asked.out, title), table)
+    documents.save_made(Made(asked.argv, asked.out, asked.title or table.title), table)
+    print(terminal_table(shown or table))

@@ -3,10 +3,13 @@
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
+from tqdm import tqdm
 
+from ..data.journal import Journal
 from . import machine
 
 # The number of repetitions of a round during which other processes used the machine.
@@ -65,6 +68,49 @@ def in_turns(
         for place in order.sample(range(len(compared)), len(compared)):
             results[place].append(work(compared[place], item))
     return results
+
+
+def all_rounds(
+    compared: Sequence[S],
+    items: Sequence[T],
+    count: int,
+    busy: bool,
+    work: Callable[[S, T], R],
+    unit: str,
+    journal: Journal | None = None,
+    name: str = "round",
+) -> tuple[list[list[list[R]]], list[float | None]]:
+    """Run rounds, each on an idle machine, with a progress bar.
+
+    Args:
+        compared: what takes turns at each item.
+        items: what is done in a round.
+        count: of the rounds.
+        busy: also run on a busy machine.
+        work: of one of them at an item; its result can be JSON.
+        unit: what the bar counts.
+        journal: a round that it has is not run again; None: rounds are not kept.
+        name: of these rounds in the journal.
+
+    Returns:
+        The results by round, system and item; and the cores that others used in each round.
+    """
+    by_round, used, kept = [], [], journal or Journal(None, {})
+    total = count * len(compared) * len(items)
+    with tqdm(total=total, unit=f" {unit}", leave=False, disable=None) as bar:
+
+        def counted(system: S, item: T) -> R:
+            bar.update()
+            return work(system, item)
+
+        for turn in range(count):
+            key, whole = f"{name}/{turn}", partial(in_turns, compared, items, turn, counted)
+            if key not in kept.entries:
+                kept.put(key, undisturbed(whole, busy))
+            results, cores = kept.entries[key]
+            by_round.append(results)
+            used.append(cores)
+    return by_round, used
 
 
 def others_used(used: Sequence[float | None], busy: bool) -> str:

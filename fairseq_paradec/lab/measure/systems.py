@@ -274,12 +274,3 @@ def decode(
         outputs += system.translate(sentences[start : start + size])
         advance(len(outputs) - start)
     return outputs
-
-
-def columns(outputs: Sequence[Output]) -> dict[str, list[Any]]:
-    """Return outputs as lists by name."""
-    by_name = {
-        field.name: [getattr(output, field.name) for output in outputs]
-        for field in dataclasses.fields(Output)
-    }
-    return by_name | {"texts": by_name.pop("text")}

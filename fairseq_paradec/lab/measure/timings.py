@@ -6,9 +6,8 @@ decoder and detokenisation.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from tqdm import tqdm
 
 from ..data.journal import Journal
 from . import machine, rounds
-from .systems import Output, System, columns, decode
+from .systems import Output, System, decode
 
 # A batch size is used if it speeds up some decoder by this factor.
 USEFUL = 1.05
@@ -24,8 +23,8 @@ WARM_UP = 5
 # Pause in seconds before a timed translation, if some system has several threads: idle OpenMP
 # threads spin for some milliseconds, and would take a core from the next system.
 REST = 0.005
-# The stored fields of outputs.
-KEPT = ("tokens", "texts", "passes", "blocks")
+# The stored fields of outputs, with the attributes that they hold.
+KEPT = {"tokens": "tokens", "texts": "text", "passes": "passes", "blocks": "blocks"}
 
 
 @dataclass(frozen=True)
@@ -46,66 +45,52 @@ class Plan:
 
 
 class Benchmark:
-    """Measures systems and keeps raw samples."""
+    """Measures systems and keeps raw samples.
+
+    Settings are ``latency/THREADS`` and ``throughput/BATCH_SIZE``.
+    """
 
     def __init__(self, systems: Sequence[System], plan: Plan, journal: Journal) -> None:
         self.systems, self.plan, self.journal = list(systems), plan, journal
-        self.bar = tqdm(disable=True)
         self._observed: dict[str, dict[int, list[str]]] = {}
 
     def run(self) -> None:
-        """Measure everything that the journal does not hold yet, with a progress bar."""
-        with tqdm(
-            desc="translating", total=self._left(), unit=" sentences", leave=False, disable=None
-        ) as self.bar:
-            self._run()
+        """Measure what the journal lacks; the first batch size that helps no decoder is the last.
 
-    def _timed_by(self, threads: int) -> list[System]:
-        """Return the systems whose latency is measured with these threads.
-
-        A peer may have its own number of threads; the first rounds have peers of every number.
+        Outputs come before times, which are compared with them.
         """
-        return self.systems if threads == self.plan.threads[0] else self._with(threads)
-
-    def _with(self, threads: int) -> list[System]:
-        """Return the systems on a number of threads: all but those on another of their own."""
-        return [s for s in self.systems if s.threads in (None, threads)]
-
-    def _left(self) -> int:
-        """Return the largest number of translations left."""
-        plan, count, among = self.plan, len(self.plan.sentences), self._with(self.plan.threads[0])
-        work = {f"outputs/1/{s.label}": count for s in self.systems}
-        for size in plan.batch_sizes:
-            work |= {f"outputs/{size}/{s.label}": count for s in among}
-            work |= {f"throughput/{size}/{r}": count * len(among) for r in range(plan.rounds)}
-        for threads in plan.threads:
-            each = len(plan.timed) * len(self._timed_by(threads))
-            work |= {f"latency/{threads}/{r}": each for r in range(plan.rounds)}
-        return sum(amount for key, amount in work.items() if key not in self.journal.entries)
-
-    def _run(self) -> None:
-        """Measure; the first batch size that speeds up no decoder ends the sweep."""
-        torch.set_num_threads(self.plan.threads[0])
+        plan = self.plan
+        torch.set_num_threads(plan.threads[0])
         for system in self.systems:
             self.observe(system, 1)
-        for threads in self.plan.threads:
+        for threads in plan.threads:
             torch.set_num_threads(threads)
-            items = [[sentence] for sentence in self.plan.timed]
-            self.time(f"latency/{threads}", self._timed_by(threads), items)
-        torch.set_num_threads(self.plan.threads[0])
-        among = self._with(self.plan.threads[0])
+            self.time(f"latency/{threads}", [[sentence] for sentence in plan.timed])
+        torch.set_num_threads(plan.threads[0])
         best: dict[str, float] = {}
-        for size in self.plan.batch_sizes:
-            for system in among:
+        for size in plan.batch_sizes:
+            for system in self.timed(f"throughput/{size}"):
                 self.observe(system, size)
-            self.time(f"throughput/{size}", among, self.plan.batches(size))
+            self.time(f"throughput/{size}", plan.batches(size))
             rates = {
-                name: len(self.plan.sentences) / min(map(sum, rounds))
-                for name, rounds in self.seconds(f"throughput/{size}").items()
+                name: len(plan.sentences) / min(map(sum, by_round))
+                for name, by_round in self.seconds(f"throughput/{size}").items()
             }
             if best and all(rates[name] < USEFUL * best[name] for name in rates):
                 break
             best = rates
+
+    def timed(self, setting: str) -> list[System]:
+        """Return the systems that are timed in a setting: all but those on other threads.
+
+        A peer may have its own number of threads; the first latencies are of peers of every number.
+        """
+        kind, _, number = setting.partition("/")
+        first = self.plan.threads[0]
+        if (kind, number) == ("latency", str(first)):
+            return self.systems
+        threads = int(number) if kind == "latency" else first
+        return [system for system in self.systems if system.threads in (None, threads)]
 
     def observe(self, system: System, size: int) -> None:
         """Translate everything once, untimed, for outputs, passes and peak MiB."""
@@ -115,55 +100,42 @@ class Benchmark:
 
         # The first call builds caches, which are not this system's memory.
         self._warm_up(system, self.plan.batches(size))
-        outputs, memory = machine.with_peak_memory(
-            lambda: decode(system, self.plan.sentences, size, self.bar.update), self.plan.device
-        )
-        by_name = columns(outputs)
-        kept = {name: None if None in by_name[name] else by_name[name] for name in KEPT}
-        self.journal.put(key, kept | {"memory": memory, "provenance": system.provenance()})
-
-    def time(self, key: str, systems: Sequence[System], items: Sequence[list[int]]) -> None:
-        """Time whole translations in rounds: each item by all systems before the next item."""
-        warm = False
-        for turn in range(self.plan.rounds):
-            if f"{key}/{turn}" in self.journal.entries:
-                continue
-            if not warm:
-                for system in systems:
-                    self._warm_up(system, items)
-                warm = True
-            entry, busy = rounds.undisturbed(
-                partial(self._round, systems, items, turn), self.plan.busy
+        count = len(self.plan.sentences)
+        with tqdm(desc=system.label, total=count, leave=False, disable=None) as bar:
+            outputs, memory = machine.with_peak_memory(
+                lambda: decode(system, self.plan.sentences, size, bar.update), self.plan.device
             )
-            self.journal.put(f"{key}/{turn}", {"busy": busy} | entry)
+        entry: dict[str, Any] = {"memory": memory, "provenance": system.provenance()}
+        for name, attribute in KEPT.items():
+            values = [getattr(output, attribute) for output in outputs]
+            entry[name] = None if None in values else values
+        self.journal.put(key, entry)
+
+    def time(self, setting: str, items: Sequence[list[int]]) -> None:
+        """Time whole translations in rounds: each item by all systems before the next item."""
+        systems, count = self.timed(setting), self.plan.rounds
+        if any(f"{setting}/{turn}" not in self.journal.entries for turn in range(count)):
+            for system in systems:
+                self._warm_up(system, items)
+        most = max([torch.get_num_threads(), *(system.threads or 1 for system in systems)])
+
+        def translate(system: System, item: list[int]) -> tuple[float, int]:
+            """Return the seconds, and how many outputs differ from the untimed ones."""
+            if most > 1:
+                time.sleep(REST)
+            begin = rounds.now(self.plan.device)
+            outputs = system.translate(item)
+            seconds = round(rounds.now(self.plan.device) - begin, 7)
+            return seconds, self._changed(system, item, outputs)
+
+        busy, journal = self.plan.busy, self.journal
+        rounds.all_rounds(systems, items, count, busy, translate, setting, journal, setting)
 
     def _warm_up(self, system: System, items: Sequence[list[int]]) -> None:
         """Translate a few items, with the first and the last."""
         step = max(1, (len(items) - 1) // WARM_UP)
         for item in [*items[:-1:step][:WARM_UP], items[-1]]:
             system.translate(item)
-
-    def _round(
-        self, systems: Sequence[System], items: Sequence[list[int]], turn: int
-    ) -> dict[str, Any]:
-        """Time one round; compare its outputs with the untimed ones."""
-        most = max([torch.get_num_threads(), *(system.threads or 1 for system in systems)])
-
-        def translate(system: System, item: list[int]) -> tuple[float, int]:
-            if most > 1:
-                time.sleep(REST)
-            begin = rounds.now(self.plan.device)
-            outputs = system.translate(item)
-            seconds = round(rounds.now(self.plan.device) - begin, 7)
-            self.bar.update(len(item))
-            return seconds, self._changed(system, item, outputs)
-
-        results = rounds.in_turns(systems, items, turn, translate)
-        by_label = dict(zip((system.label for system in systems), results, strict=True))
-        return {
-            "seconds": {name: [seconds for seconds, _ in own] for name, own in by_label.items()},
-            "changed": {name: sum(changed for _, changed in own) for name, own in by_label.items()},
-        }
 
     def _changed(self, system: System, item: list[int], outputs: Sequence[Output]) -> int:
         """Count outputs that differ from the untimed ones, without ties of lossless systems."""
@@ -178,29 +150,39 @@ class Benchmark:
             for sentence, output in zip(item, outputs, strict=True)
         )
 
-    def seconds(self, key: str) -> dict[str, list[list[float]]]:
-        """Return the seconds of ``time`` for a key: by system, round and item."""
-        rounds = [self.journal.entries[f"{key}/{turn}"] for turn in range(self.plan.rounds)]
-        names = rounds[0]["seconds"]
-        return {name: [entry["seconds"][name] for entry in rounds] for name in names}
+    def settings(self, kind: str) -> list[str]:
+        """Return the settings of a kind that have times, in order."""
+        numbers = self.plan.threads if kind == "latency" else self.plan.batch_sizes
+        settings = [f"{kind}/{number}" for number in numbers]
+        return [setting for setting in settings if f"{setting}/0" in self.journal.entries]
 
-    def measured(self, kind: str) -> Iterator[str]:
-        """Yield the settings (threads, batch sizes) with times, in order."""
-        wanted = self.plan.threads if kind == "latency" else self.plan.batch_sizes
-        for setting in wanted:
-            if f"{kind}/{setting}/0" in self.journal.entries:
-                yield str(setting)
+    def seconds(self, setting: str) -> dict[str, list[list[float]]]:
+        """Return the seconds in a setting: by system, round and item."""
+        return {
+            label: [[seconds for seconds, _ in results] for results in by_round]
+            for label, by_round in self._results(setting).items()
+        }
 
-    def changed(self, name: str) -> int:
+    def changed(self, label: str) -> int:
         """Return the number of a system's timed outputs that differ from the untimed ones."""
-        return sum(entry["changed"].get(name, 0) for entry in self._rounds())
+        settings = [*self.settings("latency"), *self.settings("throughput")]
+        by_round = [
+            results for setting in settings for results in self._results(setting).get(label, ())
+        ]
+        return sum(changed for results in by_round for _, changed in results)
+
+    def _results(self, setting: str) -> dict[str, list[list[tuple[float, int]]]]:
+        """Return what ``translate`` of ``time`` returned: by system, round and item."""
+        entries, turns = self.journal.entries, range(self.plan.rounds)
+        by_round = [entries[f"{setting}/{turn}"][0] for turn in turns]
+        return {
+            system.label: [results[place] for results in by_round]
+            for place, system in enumerate(self.timed(setting))
+        }
 
     def busiest(self) -> float | None:
         """Return the largest number of cores that others used in a round; None if unknown."""
-        cores = [entry["busy"] for entry in self._rounds()]
+        settings = [*self.settings("latency"), *self.settings("throughput")]
+        keys = [f"{setting}/{turn}" for setting in settings for turn in range(self.plan.rounds)]
+        cores = [self.journal.entries[key][1] for key in keys]
         return None if None in cores else max(cores)
-
-    def _rounds(self) -> list[dict[str, Any]]:
-        """Return the entries of all timed rounds."""
-        entries = self.journal.entries.items()
-        return [entry for key, entry in entries if key.startswith(("latency/", "throughput/"))]

@@ -65,7 +65,7 @@ class TransformersSystem(Peer):
         """Return the words of each translation."""
         words = self.task.target_dictionary
         size = 1 if self._assistant else len(sources)
-        found: list[list[str]] = []
+        texts: list[list[str]] = []
         for start in range(0, len(sources), size):
             batch = sources[start : start + size]
             rows = pad_sequence(list(batch), batch_first=True, padding_value=words.pad())
@@ -76,8 +76,8 @@ class TransformersSystem(Peer):
                 generation_config=self._settings,
                 assistant_model=self._assistant,
             ).cpu()
-            found += [words.string(row[row.ne(words.pad())]).split() for row in outputs]
-        return found
+            texts += [words.string(row[row.ne(words.pad())]).split() for row in outputs]
+        return texts
 
 
 def transformers_systems(
@@ -112,7 +112,7 @@ def transformers_systems(
         "do_sample": False,
     }
     config = load_class("GenerationConfig")
-    found = [
+    peers = [
         TransformersSystem(search_name(beam), there, config(**options, **more), models, path)
         for beam, more in ((1, {}), (5, {"num_beams": 5, "early_stopping": True}))
     ]
@@ -128,8 +128,8 @@ def transformers_systems(
             left_out.append(f"transformers does not draft as `{system.label}`: {error}")
             continue
         name, settings = f"assisted as {system.label}", config(**options)
-        found.append(TransformersSystem(name, there, settings, models, path, drafter))
-    return found, left_out
+        peers.append(TransformersSystem(name, there, settings, models, path, drafter))
+    return peers, left_out
 
 
 def load_class(name: str) -> Any:
@@ -201,7 +201,9 @@ def converted(encoder: Any, decoder: Any, words: Dictionary) -> Any:
         if any(part in name for part in _SAME)
     }
     for name in sorted(ours.keys() | theirs.keys()):
-        shapes = [tuple(one[name].shape) if name in one else None for one in (ours, theirs)]
+        shapes = [
+            tuple(weights[name].shape) if name in weights else None for weights in (ours, theirs)
+        ]
         if shapes[0] != shapes[1]:
             raise option_error(
                 "--peers",

@@ -4,42 +4,17 @@ A class's text is the help of its WHAT. This file imports neither torch nor fair
 """
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...cli import arguments
 from ...config import DRAFTER_DTYPES
-from ...config import flag as flag_of
 from ..analysis.break_even import Mark
 from ..measure.traits import drafting
+from ..settings import flag, position
 
 number, numbers = arguments.whole_number, arguments.whole_numbers
-
-
-def position(metavar: str, text: str, **more: Any) -> Any:
-    """Return a field that is an argument by its position."""
-    return dataclasses.field(metadata={"metavar": metavar, "help": text, **more})
-
-
-def flag(text: str, default: Any = None, **more: Any) -> Any:
-    """Return a field that is a flag, with its help and default."""
-    if default is not None and default is not False:
-        shown = ",".join(map(str, default)) if isinstance(default, list) else default
-        text += f" (default: {shown})"
-    return dataclasses.field(metadata={"help": text, "default": default, **more})
-
-
-def declare(kind: type, parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments that the fields of a class are."""
-    for field in dataclasses.fields(kind):
-        if field.metadata:
-            name = flag_of(field.name) if "default" in field.metadata else field.name
-            parser.add_argument(name, **field.metadata)
-        elif field.default is not dataclasses.MISSING:  # it is always the same
-            parser.set_defaults(**{field.name: field.default})
 
 
 # ---- values of flags ----------------------------------------------------------------------------

@@ -4,11 +4,8 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-from tqdm import tqdm
 
 from ... import files
 from ...engine.settings import usable_device
@@ -70,18 +67,9 @@ def in_rounds(
     Returns:
         The results of each, by round and item; and a note on what others used of the machine.
     """
-    total = asked.rounds * len(compared) * len(items)
-    with tqdm(total=total, unit=f" {unit}", disable=None) as bar:
-
-        def counted(system: S, item: T) -> R:
-            bar.update()
-            return work(system, item)
-
-        for turn in range(asked.rounds):
-            key, whole = f"round/{turn}", partial(rounds.in_turns, compared, items, turn, counted)
-            if key not in journal.entries:
-                journal.put(key, rounds.undisturbed(whole, asked.busy))
-    by_round, used = zip(*(journal.entries[f"round/{turn}"] for turn in range(asked.rounds)))
+    by_round, used = rounds.all_rounds(
+        compared, items, asked.rounds, asked.busy, work, unit, journal
+    )
     return [*map(list, zip(*by_round, strict=True))], rounds.others_used(used, asked.busy)
 
 

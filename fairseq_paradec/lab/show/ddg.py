@@ -40,11 +40,38 @@ class DependencyGraph:
 
     sentence: Sentence
     decoding: str  # the method
-    final_pass: list[int]  # n passes, from 1, in which the tokens became final
     # T passes by n positions; None where an earlier pass had committed the position, or where the
     # pass did not predict it
     predictions: list[list[Cell | None]]
-    finals: list[Cell]  # n predictions of the tokens, each of its ``final_pass``
+
+    @functools.cached_property
+    def final_pass(self) -> list[int]:
+        """The n passes, from 1, in which the tokens became final; T + 1: the last has another."""
+        final = []
+        for position in range(len(self.tokens)):
+            number = self.num_passes + 1
+            while number > 1 and self.is_right(number - 1, position):
+                number -= 1
+            final.append(number)
+        return final
+
+    @functools.cached_property
+    def finals(self) -> list[Cell]:
+        """The n predictions of the tokens, each of its ``final_pass``.
+
+        Raises:
+            UsageError: a token was never predicted at its position.
+        """
+        finals = []
+        for position, number in enumerate(self.final_pass):
+            cell = self.predictions[number - 1][position] if number <= self.num_passes else None
+            if cell is None:
+                raise UsageError(
+                    f"{self.sentence.name} contradicts itself: what it commits at position "
+                    f"{position} is not what the model predicted there"
+                )
+            finals.append(cell)
+        return finals
 
     @property
     def tokens(self) -> list[str]:
@@ -59,7 +86,7 @@ class DependencyGraph:
     @property
     def log_probs(self) -> list[float]:
         """The n natural log-probabilities, each from the token's ``final_pass``."""
-        return [_log_prob(cell) for cell in self.finals]
+        return [cell.log_prob for cell in self.finals if cell.log_prob is not None]  # all have one
 
     @functools.cached_property
     def waves(self) -> list[list[int]]:
@@ -104,7 +131,10 @@ class DependencyGraph:
 
     def is_right(self, number: int, position: int) -> bool:
         """Return whether a pass (from 1) has the output's token at a position (from 0)."""
-        return _is_right(self.sentence, self.predictions, number, position)
+        cell = self.predictions[number - 1][position]
+        if cell is None:
+            return position < self.sentence.passes[number - 1].start
+        return cell.token == self.tokens[position]
 
     def graph(self) -> "nx.DiGraph[int]":
         """Return the graph for networkx.
@@ -126,12 +156,6 @@ class DependencyGraph:
             )
         graph.add_edges_from(self.edges)
         return graph
-
-
-def _log_prob(cell: Cell) -> float:
-    """Return a prediction's log-probability, which graphs have."""
-    assert cell.log_prob is not None
-    return cell.log_prob
 
 
 # ---- records -> graphs -------------------------------------------------------------------------
@@ -174,41 +198,9 @@ def from_record(record: Record, name: str) -> DependencyGraph:
             )
         window = [None] * entry.start + list(entry.predicted) + [None] * count
         predictions.append(window[:count])
-    final_pass = _final_passes(sentence, predictions)
-    finals = []
-    for position, number in enumerate(final_pass):
-        cell = predictions[number - 1][position] if number <= len(predictions) else None
-        if cell is None:
-            raise UsageError(
-                f"{name} contradicts itself: what it commits at position {position} is not what "
-                "the model predicted there"
-            )
-        finals.append(cell)
-    return DependencyGraph(sentence, decoding, final_pass, predictions, finals)
-
-
-def _is_right(
-    sentence: Sentence, predictions: list[list[Cell | None]], number: int, position: int
-) -> bool:
-    """Return whether a pass (from 1) has the output's token at a position (from 0)."""
-    cell = predictions[number - 1][position]
-    if cell is None:
-        return position < sentence.passes[number - 1].start
-    return cell.token == sentence.output[position]
-
-
-def _final_passes(sentence: Sentence, predictions: list[list[Cell | None]]) -> list[int]:
-    """Return for each position the pass from which on every pass has the output's token there.
-
-    If the last pass has another token, this is the number of passes plus one.
-    """
-    final = []
-    for position in range(len(sentence.output)):
-        number = len(predictions) + 1
-        while number > 1 and _is_right(sentence, predictions, number - 1, position):
-            number -= 1
-        final.append(number)
-    return final
+    graph = DependencyGraph(sentence, decoding, predictions)
+    _ = graph.finals  # refuses a record that contradicts itself
+    return graph
 
 
 # ---- graphs -> text ----------------------------------------------------------------------------

@@ -5,7 +5,6 @@ that step. A step is a block of blockwise decoding, or a pass of any other metho
 of a pixel are side by side, as in the output. ``trace_plot`` is the picture for sentences.
 """
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...errors import UsageError, needs, option_error
-from ...images import PEAK, Pixels, Size, image
+from ...errors import UsageError
+from ...images import PEAK, Pixels, Size, from_words
 from ...output import printable
 from . import plot
 from .trace_view import EOS, Sentence
@@ -42,17 +41,12 @@ def maps(
         UsageError: the output is no image of that size.
     """
     words = [token for token in sentence.output if token != EOS]
-    given = str(size).replace("×", "x")
-    where = f"{sentence.name} ({sentence.decoding})"
-    strange = next((word for word in words if not re.fullmatch("[0-9]{1,3}", word)), None)
-    if strange is not None:
-        raise needs("--image-size", given, f"images: {where} has {strange[:20]!r}")
-    if len(words) != size.num_tokens:
-        raise option_error("--image-size", given, f"that of the outputs: {where} has {len(words)}")
     try:
-        pixels = image([int(word) for word in words], size)
+        pixels = from_words(words, size)
     except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
+        given = str(size).replace("×", "x")
+        allowed = f"that of the outputs ({sentence.name}, {sentence.decoding}: {error})"
+        raise UsageError(f"--image-size: got {given}; allowed: {allowed}") from None
     counts = Counter(sentence.written_in)
     steps = np.array(sentence.written_in[: len(words)])
     steps = steps.reshape(size.height, size.width * size.channels)

@@ -8,7 +8,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from ..analysis.benchmark_tables import label
 from ..analysis.promises import EXACT, NOT_RECORDED
@@ -16,6 +16,8 @@ from ..data.table import Result, Table, column
 from . import page as writer
 from . import viewer
 from .tally import Tally, totals
+
+T = TypeVar("T")
 
 #: Kinds of files in the order of the page, and their headings in the contents.
 KINDS = {
@@ -85,10 +87,10 @@ def page(
     )
 
 
-def svg(draw: Callable[[BinaryIO], object]) -> bytes:
-    """Return a picture as SVG."""
+def svg(draw: Callable[[T, BinaryIO], object], content: T) -> bytes:
+    """Draw something, and return the picture as SVG."""
     file = io.BytesIO()
-    draw(file)
+    draw(content, file)
     return file.getvalue()
 
 

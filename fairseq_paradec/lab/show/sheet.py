@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -36,8 +35,6 @@ MOST_LINES = 4
 #: Widening of a text in a PNG, whose letters begin at whole pixels.
 WIDER = 1.03
 
-#: matplotlib lays out right-to-left text from 3.11 on; earlier ones would draw these characters.
-SHAPES = tuple(map(int, matplotlib.__version__.split(".")[:2])) >= (3, 11)
 #: Unicode's controls: right-to-left mark; an isolated text, and its end.
 RIGHT_TO_LEFT, ISOLATE, POP = "\u200f", "\u2068", "\u2069"
 
@@ -202,11 +199,11 @@ def source_lines(source: Sequence[str] | None, width: float) -> list[str]:
     """Break a source into lines, like ``wrap``, after the word "source"."""
     tokens = ["(not in the trace)"] if source is None else source
     lines = wrap(["source:", *tokens], FONT, width)
-    return [RIGHT_TO_LEFT + line for line in lines] if is_rtl(tokens) and SHAPES else lines
+    return [RIGHT_TO_LEFT + line for line in lines] if is_rtl(tokens) else lines
 
 
 def _line(tokens: Sequence[str]) -> str:
     """Join tokens; beside right-to-left ones, others such as ``</s>`` keep their direction."""
-    if SHAPES and any(map(is_rtl, tokens)):
+    if any(map(is_rtl, tokens)):
         tokens = [f"{ISOLATE}{token}{POP}" for token in tokens]
     return " ".join(tokens)

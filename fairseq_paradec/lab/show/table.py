@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from ..data.table import Column, Table, Value
 
 
-def aligned(lines: Sequence[Sequence[str]], heads: int = 1, left: Sequence[int] = (0,)) -> str:
-    """Format lines of cells with a rule below the headings.
+def aligned(lines: Sequence[Sequence[str]], ruled: bool = True, left: Sequence[int] = (0,)) -> str:
+    """Format lines of cells, that of the headings first.
 
     Args:
-        lines: those of the headings first.
-        heads: the number of lines of headings; 0 for no rule.
+        lines: all lines.
+        ruled: whether a rule is below the headings.
         left: columns that are aligned to the left; the others are to the right.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -21,8 +21,8 @@ def aligned(lines: Sequence[Sequence[str]], heads: int = 1, left: Sequence[int] 
         ).rstrip()
         for line in lines
     ]
-    if heads:
-        shown.insert(heads, "-" * (sum(widths) + 2 * (len(widths) - 1)))
+    if ruled:
+        shown.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
     return "\n".join(shown)
 
 

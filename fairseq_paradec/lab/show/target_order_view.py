@@ -130,7 +130,7 @@ def as_text(drawn: Drawing) -> str:
             f"is written  {boxes}",
             f"            {count} step{'s' if count > 1 else ''}, a bracket each",
             "",
-            aligned([HEADINGS, *drawn.slots], heads=0, left=(2, 3, 5)),
+            aligned([HEADINGS, *drawn.slots], ruled=False, left=(2, 3, 5)),
             "",
             f"mask: {SEEN} where the input row on the left sees the one above",
             *(" ".join(cell.rjust(size) for cell in line) for line in [["", *numbers], *grid]),

@@ -102,7 +102,7 @@ def _line(tokens: list[str] | None) -> str:
 
 def _step_lines(sentence: Sentence) -> list[tuple[str, str, str]]:
     """Return the number, the count and the tokens of each step, aligned."""
-    steps = sentence.steps
+    steps = [[sentence.output[place] for place in step.places] for step in sentence.steps]
     first = len(str(len(steps)))
     second = len(str(max(map(len, steps), default=0)))
     return [

@@ -9,7 +9,7 @@ import enum
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..analysis.blocks import METHOD, block_sizes
 
@@ -100,6 +100,13 @@ class Pass:
     predicted: Sequence[Cell] = ()
 
 
+class Step(NamedTuple):
+    """Tokens that are written together."""
+
+    number: int  # of the pass that completes it
+    places: Sequence[int]  # positions of its tokens, in the order in which they were written
+
+
 @dataclass(frozen=True)
 class Sentence:
     """One sentence of a trace."""
@@ -144,29 +151,26 @@ class Sentence:
         )
 
     @property
-    def in_blocks(self) -> bool:
-        """Whether its steps are the blocks of blockwise decoding instead of passes."""
-        return self.decoding == METHOD
+    def steps(self) -> list[Step]:
+        """Return the steps: those of blockwise decoding are blocks, all others are passes.
 
-    @property
-    def steps(self) -> list[list[str]]:
-        """Return the tokens of each step.
-
-        A block is the verifier's own token of one pass and the drafts that the next pass accepts; a
-        pass has the tokens that it committed, in the order in which they were written.
+        A block is the verifier's own token of one pass and the drafts that the next pass accepts.
         """
-        if not self.in_blocks:
-            return [each.committed for each in self.passes]
+        if self.decoding != METHOD:
+            return [Step(each.number, each.places) for each in self.passes]
         sizes = block_sizes([each.accepted for each in self.passes], len(self.output))
-        ends = list(itertools.accumulate(sizes))
-        return [self.output[end - size : end] for size, end in zip(sizes, ends)]
+        ends = itertools.accumulate(sizes)
+        return [
+            Step(self.origins[end - 1].pass_number, range(end - size, end))
+            for size, end in zip(sizes, ends)
+        ]
 
     @property
     def written_in(self) -> list[int]:
         """Return the step that wrote each token of the output, from 1."""
-        if not self.in_blocks:
-            return [origin.pass_number for origin in self.origins]
-        return [number for number, tokens in enumerate(self.steps, start=1) for _ in tokens]
+        steps = enumerate(self.steps, start=1)
+        numbers = {place: number for number, step in steps for place in step.places}
+        return [numbers[place] for place in range(len(self.output))]
 
     @property
     def steps_summary(self) -> str:

@@ -9,7 +9,6 @@ Pure functions of the sentences of ``trace_view`` and the graphs of ``ddg``.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -145,7 +144,7 @@ def _panel(sentence: Sentence, record: Record, words: Words) -> dict[str, Any]:
             }
             for each in sentence.passes
         ],
-        "steps": _steps(sentence),
+        "steps": [{"pass": step.number, "position": list(step.places)} for step in sentence.steps],
         "steps_summary": sentence.steps_summary,
         **_graph(sentence, record, words),
         "tree": _tree(sentence, record, words),
@@ -176,21 +175,6 @@ def _own_cells(line: Sequence[Cell], words: Words) -> dict[str, list[Any]]:
     """Return a pass's own cells of a D or V line: others follow from the origins."""
     own = [cell for cell in line if cell.state not in (State.PREVIOUS, State.OPEN)]
     return {"position": [], "token": [], "state": []} | _columns(own, words)
-
-
-def _steps(sentence: Sentence) -> list[dict[str, Any]]:
-    """Return for each step its positions, and the pass that completes it.
-
-    A block of blockwise decoding ends with the pass that accepted its last token; every other
-    step is a pass.
-    """
-    if not sentence.in_blocks:
-        return [{"pass": each.number, "position": each.places} for each in sentence.passes]
-    ends = list(itertools.accumulate(map(len, sentence.steps)))
-    return [
-        {"pass": sentence.origins[end - 1].pass_number, "position": list(range(first, end))}
-        for first, end in zip([0, *ends], ends)
-    ]
 
 
 def _graph(sentence: Sentence, record: Record, words: Words) -> dict[str, Any]:

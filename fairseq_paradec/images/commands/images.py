@@ -22,13 +22,13 @@ from ... import images
 from ...cli import arguments
 from ...errors import UsageError, option_error
 from ...files import replacing
-from ...images import Pixels, Size
-from ..analysis.quality import RESAMPLES, SEED, ImageQuality
-from ..data import documents
-from ..data.table import Cells, Table, Value, column
-from ..settings import Made
-from ..show.table import terminal_table
-from . import pages
+from ...lab.analysis.quality import RESAMPLES, SEED, ImageQuality
+from ...lab.commands import pages
+from ...lab.data import documents
+from ...lab.data.table import Cells, Table, Value, column
+from ...lab.settings import Made
+from ...lab.show.table import terminal_table
+from .. import Pixels, Size
 from .image_files import Pair, Passes, read_outputs, read_pairs, read_report
 
 BICUBIC = "(bicubic enlarging)"
@@ -81,24 +81,21 @@ def _size(text: str) -> tuple[int, int]:
 def compare(args: argparse.Namespace) -> int:
     """Write pictures of outputs, and print the systems' quality."""
     size, pairs = read_pairs(args.data, args.subset)
-    files = _labelled("SYSTEM", args.system)
+    files, stats = _labelled("SYSTEM", args.system), _labelled("--stats", args.stats)
     systems = {label: read_outputs(path, size, pairs, args.subset) for label, path in files.items()}
     numbers = _same_images(systems, files)
-    reports = {}
-    for label, path in _labelled("--stats", args.stats).items():
-        if label not in systems:
-            raise option_error("--stats", label, f"a label of a SYSTEM: {', '.join(systems)}")
-        reports[label] = read_report(path, numbers, size)
+    for label in stats.keys() - systems.keys():
+        raise option_error("--stats", label, f"a label of a SYSTEM: {', '.join(systems)}")
+    reports = {label: read_report(path, numbers, size) for label, path in stats.items()}
     if args.json is not None:
         pages.check_folder("--json", str(args.json))
-        if any(args.json.exists() and args.json.samefile(path) for path in _inputs(args)):
+        inputs = [*files.values(), *stats.values()]
+        if any(args.json.exists() and args.json.samefile(path) for path in inputs):
             raise option_error("--json", str(args.json), "another file than those that are read")
     most = LARGEST // (3 * max(size.height, size.width))
     if args.scale > most:
         raise option_error("--scale", args.scale, f"a whole number from 1 to {most}, here")
     paths = _pictures(args.out, numbers[: args.first])
-    seen = [pairs[number] for number in numbers]
-    rows = rows_of(systems, seen, numbers, size, reports)
     shown = list(systems)[:2]
     for number, picture in zip(numbers, paths):
         small, large = pairs[number]
@@ -106,12 +103,12 @@ def compare(args: argparse.Namespace) -> int:
         _write(picture, images.triple(small, first, more[0] if more else large, args.scale))
     notes = _notes(len(numbers), len(pairs), args.subset, shown[0], bool(reports))
     beside = ", ".join(["input", *shown, *([TRUTH] if len(shown) == 1 else [])])
-    found = Table.of(rows, notes=notes)
-    print(f"{terminal_table(found)}\n\n" + "\n".join(notes))
+    table = Table.of(rows_of(systems, pairs, numbers, size, reports), notes=notes)
+    print(f"{terminal_table(table)}\n\n" + "\n".join(notes))
     print(f"{len(paths)} pictures in {args.out}, each with {beside}, from left to right.")
     if args.json is not None:
         made = Made(args.argv, args.json, "Super-resolution: quality of outputs")
-        documents.save_made(made, found)
+        documents.save_made(made, table)
     return 0
 
 
@@ -123,13 +120,14 @@ def rows_of(
     reports: Mapping[str, Passes],
 ) -> list[Cells]:
     """Return the quality of all systems, and of bicubic enlarging."""
-    quality = ImageQuality([_text(pair.large) for pair in pairs], size)
-    outputs = {label: [found[number] for number in numbers] for label, found in systems.items()}
-    outputs[BICUBIC] = [enlarged(pair.small, size) for pair in pairs]
+    seen = [pairs[number] for number in numbers]
+    quality = ImageQuality([_text(pair.large) for pair in seen], size)
+    outputs = {label: [own[number] for number in numbers] for label, own in systems.items()}
+    outputs[BICUBIC] = [enlarged(pair.small, size) for pair in seen]
     rows: list[Cells] = []
     first: list[str] | None = None
-    for label, found in outputs.items():
-        texts = list(map(_text, found))
+    for label, pictures in outputs.items():
+        texts = list(map(_text, pictures))
         change = None if first is None else Value(*quality.differences(texts, first)["PSNR"])
         first = first or texts
         row: Cells = {
@@ -181,21 +179,15 @@ def _notes(count: int, whole: int, subset: str, first: str, with_blocks: bool) -
 
 def _labelled(name: str, given: Sequence[str]) -> dict[str, str]:
     """Read ``[LABEL=]FILE`` several times; a file's own label is its name without the ending."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for text in given:
         label, sign, path = text.partition("=")
         if not sign or os.sep in label:
             label, path = Path(text).stem, text
-        if not label or label in (*found, BICUBIC, TRUTH):
+        if not label or label in (*files, BICUBIC, TRUTH):
             raise option_error(name, text, "a label of its own for each, as in LABEL=FILE")
-        found[label] = path
-    return found
-
-
-def _inputs(args: argparse.Namespace) -> list[str]:
-    """Return the files that are read."""
-    given = (("SYSTEM", args.system), ("--stats", args.stats))
-    return [path for name, texts in given for path in _labelled(name, texts).values()]
+        files[label] = path
+    return files
 
 
 def _same_images(
@@ -207,8 +199,8 @@ def _same_images(
         UsageError: one lacks an image that another one has.
     """
     numbers = sorted(set().union(*systems.values()))
-    for label, found in systems.items():
-        missing = [number for number in numbers if number not in found]
+    for label, own in systems.items():
+        missing = [number for number in numbers if number not in own]
         if missing:
             raise UsageError(
                 f"{files[label]}: got no line H-{missing[0]}; allowed: the same images in all "
@@ -260,9 +252,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, action: Callable[..., int], text: str) -> Callable[..., Any]:
-        one = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
-        one.set_defaults(action=action, plugin=False)
-        return one.add_argument
+        own = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
+        own.set_defaults(action=action, plugin=False)
+        return own.add_argument
 
     add = command("tokens", tokens, "print image files as lines of intensities")
     add("file", nargs="+", metavar="FILE", help="PNG, JPEG, BMP or WebP, 8 bits, RGB or grey")
@@ -307,4 +299,5 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the subcommand."""
-    return args.action(args)
+    with arguments.quiet():
+        return args.action(args)

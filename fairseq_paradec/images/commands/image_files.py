@@ -1,15 +1,14 @@
 """Files of ``paradec images compare``: a data folder of images, systems' outputs and reports."""
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from ... import images, records
 from ...errors import UsageError, option_error
-from ...images import Pixels, Size
-from ..analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
-from .text_files import printed, read
+from ...files import read
+from ...lab.analysis.blocks import METHOD, SINGLE_TOKENS, block_sizes
+from ...lab.commands.text_files import printed
+from .. import Pixels, Size
 
 
 class Pair(NamedTuple):
@@ -35,27 +34,19 @@ def read_pairs(data: str, subset: str) -> tuple[Size, list[Pair]]:
     Raises:
         UsageError: there is no such folder or subset, or its images contradict ``sizes.json``.
     """
-    from ...images.intensities import dictionary  # takes seconds to load
+    from ...lab.measure.judge import side  # takes seconds to load
 
     sizes = images.read_sizes(data)
-    special = dictionary().nspecial
-    sides = []
-    for language, size in zip(images.LANGUAGES, sizes, strict=True):
-        stem = Path(data) / f"{subset}.{'-'.join(images.LANGUAGES)}.{language}"
-        try:
-            from fairseq.data import indexed_dataset  # takes seconds to load
-
-            found = indexed_dataset.make_dataset(str(stem), "mmap")
-            if found is None:
-                raise FileNotFoundError(f"{stem}.idx")
-            words = [(found[i][:-1] - special).tolist() for i in range(len(found))]
-            sides.append([images.image(one, size) for one in words])
-        except (OSError, ValueError) as error:  # a UsageError is a ValueError
-            raise UsageError(
-                f"DATA: got {data!r}, whose subset {subset!r} (--subset) is missing or damaged "
-                f"({error}); allowed: one that paradec data images made"
-            ) from error
-    small, large = sides
+    try:
+        small, large = (
+            [images.from_words(line.split(), size) for line in side(data, subset, language)]
+            for language, size in zip(images.LANGUAGES, sizes, strict=True)
+        )
+    except (OSError, ValueError) as error:  # a UsageError is a ValueError
+        raise UsageError(
+            f"DATA: got {data!r}, whose subset {subset!r} (--subset) is missing or damaged "
+            f"({error}); allowed: one that paradec data images made"
+        ) from error
     return sizes[1], [Pair(*both) for both in zip(small, large, strict=True)]
 
 
@@ -79,26 +70,18 @@ def read_outputs(path: str, size: Size, pairs: Sequence[Pair], subset: str) -> d
                 f"{path}: got a line S-{number} that is not image {number} of DATA's {subset!r} "
                 f"(--subset), which has {len(pairs)}; allowed: outputs for these"
             )
-    found = {}
+    outputs = {}
     for number, line in lines.items():
         if number >= len(pairs):
             raise UsageError(
                 f"{path}: got a line H-{number}; allowed: 0 to {len(pairs) - 1}, the images of "
                 f"DATA's {subset!r} (--subset)"
             )
-        words = line.split()
-        odd = next((word for word in words if not re.fullmatch(r"[0-9]{1,3}", word)), None)
-        if odd is not None or len(words) != size.num_tokens:
-            given = f"{len(words)} intensities" if odd is None else repr(odd[:20])
-            raise UsageError(
-                f"{path}: got {given} in line H-{number}; allowed: {size.num_tokens} whole numbers "
-                f"from 0 to {images.PEAK}, an image of {size}"
-            )
         try:
-            found[number] = images.image([int(word) for word in words], size)
+            outputs[number] = images.from_words(line.split(), size)
         except UsageError as error:
             raise UsageError(f"{path}, line H-{number}: {error}") from error
-    return found
+    return outputs
 
 
 def read_report(path: str, numbers: Sequence[int], size: Size) -> Passes:
