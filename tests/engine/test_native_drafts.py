@@ -130,6 +130,8 @@ class Drawn:
             attention = chance.choice(["prefix_causal", "bidirectional"])
             verifier = model if chance.random() < 0.3 else None
             drafter = tiny_drafter(self.task, attention, torch.float32, verifier=verifier)
+        elif self.flags["decoding"] == "assisted":
+            drafter.decoder.max_target_positions = chance.choice([70, 9])
         for lasting in (model, drafter):
             lasting._is_generation_fast = True
         if self.flags["decoding"] in ("assisted", "gad"):
