@@ -362,7 +362,7 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
     }
 }
 
-inline vfloat activate(vfloat x, Activation kind) {
+[[gnu::noinline]] inline vfloat activate(vfloat x, Activation kind) {
     switch (kind) {
         case Activation::none: return x;
         case Activation::relu: return x < vfloat{} ? vfloat{} : x;
@@ -379,80 +379,108 @@ inline vfloat activate(vfloat x, Activation kind) {
     return x;
 }
 
-// What a block prefetches in each step of its sums: with few rows, reading takes as long as
-// computing. A block alone prefetches 8 KB ahead (measured: 1 to 4 KB and 16 KB are slower). Of
-// several, the first two prefetch a half of the next panel each, so that reading spreads over both.
-struct Ahead {
-    const char* line;
-    int step;
-    void fetch() {
-        for (int more = 0; more < 2 * LANES * 4; more += 64) __builtin_prefetch(line + more);
-        line += step;
+// What a block reads, a step of its sums after the other, and what it prefetches meanwhile: with few rows, reading takes
+// as long as computing.
+template <int PANELS>
+struct Reads {
+    const char* panels[PANELS];  // of weights
+    const char* ahead[PANELS];   // the next lines to prefetch
+    int step;                    // bytes of `ahead` that a step passes
+    // Prefetch, and return the panel's part for a step of `bytes`.
+    template <class W>
+    const W* next(int p, int bytes) {
+        for (int more = 0; more < 2 * LANES * 4; more += 64) __builtin_prefetch(ahead[p] + more);
+        ahead[p] += step;
+        const char* part = panels[p];
+        panels[p] += bytes;
+        return (const W*)part;
     }
 };
 
-// One panel's sums of ROWS rows, over floats, pairs of bfloat16, or pairs or fours of bytes. A row's
-// sum has the same terms in the same order for any number of rows, so a token's scores do not depend
-// on its chunk.
-template <class W, int ROWS>
-inline void add_up(const W* weight, const float* x, int stride, int inputs, Ahead ahead, vfloat (&sums)[ROWS][2]) {
+// Sums of rows with panels.
+template <class V, int PANELS, int ROWS>
+struct Sums {
+    V of[PANELS][ROWS][2];
+    auto& operator[](int panel) { return of[panel]; }
+};
+
+// The sums of ROWS rows with PANELS panels, over floats, pairs of bfloat16, or pairs or fours of bytes. A row's sum has
+// the same terms in the same order for any number of rows and panels, so a token's scores do not depend on its chunk.
+template <class W, int ROWS, int PANELS>
+inline void add_up(Reads<PANELS> reads, const float* x, int stride, int inputs, Sums<vfloat, PANELS, ROWS>& to) {
+    Sums<vfloat, PANELS, ROWS> sums = to;  // in registers
     const float* rows[ROWS];
     for (int r = 0; r < ROWS; ++r) rows[r] = x + (size_t)r * stride;
-    for (int i = 0; i < inputs; ++i, weight += PANEL) {
-        const vfloat a = load(weight), b = load(weight + LANES);
-        ahead.fetch();
-        for (int r = 0; r < ROWS; ++r) {
-            sums[r][0] += rows[r][i] * a;
-            sums[r][1] += rows[r][i] * b;
-        }
-    }
-}
-
-#if defined(__AVX512BF16__)
-template <int ROWS>
-inline void add_up_pairs(const uint16_t* weight, const uint32_t* x, int groups, Ahead ahead, vfloat (&sums)[ROWS][2]) {
-    for (int g = 0; g < groups; ++g, weight += 2 * PANEL, x += ROWS) {
-        const __m512bh a = (__m512bh)_mm512_loadu_si512(weight);
-        const __m512bh b = (__m512bh)_mm512_loadu_si512(weight + PANEL);
-        ahead.fetch();
-        for (int r = 0; r < ROWS; ++r) {
-            const __m512bh both = (__m512bh)_mm512_set1_epi32((int)x[r]);
-            sums[r][0] = (vfloat)_mm512_dpbf16_ps((__m512)sums[r][0], both, a);
-            sums[r][1] = (vfloat)_mm512_dpbf16_ps((__m512)sums[r][1], both, b);
-        }
-    }
-}
-#endif
-#if defined(__AVX512VNNI__)
-template <int ROWS>
-inline void add_up_bytes(const int8_t* weight, const uint32_t* x, int groups, Ahead ahead, vint (&sums)[ROWS][2]) {
-    for (int g = 0; g < groups; ++g, weight += 4 * PANEL, x += ROWS) {
-        const __m512i a = _mm512_loadu_si512(weight), b = _mm512_loadu_si512(weight + 2 * PANEL);
-        ahead.fetch();
-        for (int r = 0; r < ROWS; ++r) {
-            const __m512i four = _mm512_set1_epi32((int)x[r]);
-            sums[r][0] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][0], four, a);
-            sums[r][1] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][1], four, b);
-        }
-    }
-}
-// As the function above; a byte of the weights has those of two groups, never negative, and inputs have signs.
-template <int ROWS>
-inline void add_up_halves(const uint8_t* weight, const uint32_t* x, int groups, Ahead ahead, vint (&sums)[ROWS][2]) {
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int g = 0; g < groups; g += 2, weight += 4 * PANEL, x += 2 * ROWS) {
-        const __m512i a = _mm512_loadu_si512(weight), b = _mm512_loadu_si512(weight + 2 * PANEL);
-        ahead.fetch();
-        for (int half = 0; half < 2; ++half) {
-            const __m512i left = _mm512_and_si512(half ? _mm512_srli_epi16(a, 4) : a, low);
-            const __m512i right = _mm512_and_si512(half ? _mm512_srli_epi16(b, 4) : b, low);
+    for (int i = 0; i < inputs; ++i) {
+        for (int p = 0; p < PANELS; ++p) {
+            const W* weight = reads.template next<W>(p, PANEL * sizeof(W));
+            const vfloat a = load(weight), b = load(weight + LANES);
             for (int r = 0; r < ROWS; ++r) {
-                const __m512i four = _mm512_set1_epi32((int)x[half * ROWS + r]);
-                sums[r][0] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][0], left, four);
-                sums[r][1] = (vint)_mm512_dpbusd_epi32((__m512i)sums[r][1], right, four);
+                sums[p][r][0] += rows[r][i] * a;
+                sums[p][r][1] += rows[r][i] * b;
             }
         }
     }
+    to = sums;
+}
+
+#if defined(__AVX512BF16__)
+template <int ROWS, int PANELS>
+inline void add_up_pairs(Reads<PANELS> reads, const uint32_t* x, int groups, Sums<vfloat, PANELS, ROWS>& to) {
+    Sums<vfloat, PANELS, ROWS> sums = to;  // in registers
+    for (int g = 0; g < groups; ++g, x += ROWS) {
+        for (int p = 0; p < PANELS; ++p) {
+            const uint16_t* weight = reads.template next<uint16_t>(p, 4 * PANEL);
+            const __m512bh a = (__m512bh)_mm512_loadu_si512(weight);
+            const __m512bh b = (__m512bh)_mm512_loadu_si512(weight + PANEL);
+            for (int r = 0; r < ROWS; ++r) {
+                const __m512bh both = (__m512bh)_mm512_set1_epi32((int)x[r]);
+                sums[p][r][0] = (vfloat)_mm512_dpbf16_ps((__m512)sums[p][r][0], both, a);
+                sums[p][r][1] = (vfloat)_mm512_dpbf16_ps((__m512)sums[p][r][1], both, b);
+            }
+        }
+    }
+    to = sums;
+}
+#endif
+#if defined(__AVX512VNNI__)
+template <int ROWS, int PANELS>
+inline void add_up_bytes(Reads<PANELS> reads, const uint32_t* x, int groups, Sums<vint, PANELS, ROWS>& to) {
+    Sums<vint, PANELS, ROWS> sums = to;  // in registers
+    for (int g = 0; g < groups; ++g, x += ROWS) {
+        for (int p = 0; p < PANELS; ++p) {
+            const char* weight = reads.template next<char>(p, 4 * PANEL);
+            const __m512i a = _mm512_loadu_si512(weight), b = _mm512_loadu_si512(weight + 2 * PANEL);
+            for (int r = 0; r < ROWS; ++r) {
+                const __m512i four = _mm512_set1_epi32((int)x[r]);
+                sums[p][r][0] = (vint)_mm512_dpbusd_epi32((__m512i)sums[p][r][0], four, a);
+                sums[p][r][1] = (vint)_mm512_dpbusd_epi32((__m512i)sums[p][r][1], four, b);
+            }
+        }
+    }
+    to = sums;
+}
+// As the function above; a byte of the weights has those of two groups, never negative, and inputs have signs.
+template <int ROWS, int PANELS>
+inline void add_up_halves(Reads<PANELS> reads, const uint32_t* x, int groups, Sums<vint, PANELS, ROWS>& to) {
+    Sums<vint, PANELS, ROWS> sums = to;  // in registers
+    const __m512i low = _mm512_set1_epi8(15);
+    for (int g = 0; g < groups; g += 2, x += 2 * ROWS) {
+        for (int p = 0; p < PANELS; ++p) {
+            const char* weight = reads.template next<char>(p, 4 * PANEL);
+            const __m512i a = _mm512_loadu_si512(weight), b = _mm512_loadu_si512(weight + 2 * PANEL);
+            for (int half = 0; half < 2; ++half) {
+                const __m512i left = _mm512_and_si512(half ? _mm512_srli_epi16(a, 4) : a, low);
+                const __m512i right = _mm512_and_si512(half ? _mm512_srli_epi16(b, 4) : b, low);
+                for (int r = 0; r < ROWS; ++r) {
+                    const __m512i four = _mm512_set1_epi32((int)x[half * ROWS + r]);
+                    sums[p][r][0] = (vint)_mm512_dpbusd_epi32((__m512i)sums[p][r][0], left, four);
+                    sums[p][r][1] = (vint)_mm512_dpbusd_epi32((__m512i)sums[p][r][1], right, four);
+                }
+            }
+        }
+    }
+    to = sums;
 }
 #elif defined(__AVX2__)
 #if defined(__AVX512BW__)
@@ -464,16 +492,20 @@ typedef __m256i Pairs;
 inline Pairs pairs_of(const int8_t* from) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from)); }
 inline vint dot(Pairs a, uint32_t pair) { return (vint)_mm256_madd_epi16(a, _mm256_set1_epi32((int)pair)); }
 #endif
-template <int ROWS>
-inline void add_up_bytes(const int8_t* weight, const uint32_t* x, int groups, Ahead ahead, vint (&sums)[ROWS][2]) {
-    for (int g = 0; g < groups; ++g, weight += 2 * PANEL, x += ROWS) {
-        const Pairs a = pairs_of(weight), b = pairs_of(weight + PANEL);
-        ahead.fetch();
-        for (int r = 0; r < ROWS; ++r) {
-            sums[r][0] += dot(a, x[r]);
-            sums[r][1] += dot(b, x[r]);
+template <int ROWS, int PANELS>
+inline void add_up_bytes(Reads<PANELS> reads, const uint32_t* x, int groups, Sums<vint, PANELS, ROWS>& to) {
+    Sums<vint, PANELS, ROWS> sums = to;  // in registers
+    for (int g = 0; g < groups; ++g, x += ROWS) {
+        for (int p = 0; p < PANELS; ++p) {
+            const int8_t* weight = reads.template next<int8_t>(p, 2 * PANEL);
+            const Pairs a = pairs_of(weight), b = pairs_of(weight + PANEL);
+            for (int r = 0; r < ROWS; ++r) {
+                sums[p][r][0] += dot(a, x[r]);
+                sums[p][r][1] += dot(b, x[r]);
+            }
         }
     }
+    to = sums;
 }
 #endif
 
@@ -485,13 +517,14 @@ struct Output {
 };
 
 // Finish one row's sums with a panel: bias, activation, residual.
-inline void put_sums(const Linear& map, int panel, int row, const vfloat (&sums)[2], const Output& out) {
+[[gnu::always_inline]] inline void put_sums(const Linear& map, int panel, int row, const vfloat (&sums)[2], const Output& out) {
     const int column = panel * PANEL, left = map.outputs - column;
     const size_t start = (size_t)row * out.stride + column;
     for (int h = 0; h < 2; ++h) {
         const int at = h * LANES, count = std::min(LANES, left - at);
         if (count <= 0) break;
-        vfloat value = activate(sums[h] + load(map.bias.get() + column + at), out.activation);
+        vfloat value = sums[h] + load(map.bias.get() + column + at);
+        if (out.activation != Activation::none) value = activate(value, out.activation);
         if (count == LANES) {
             if (out.add != nullptr) value += load(out.add + start + at);
             store(out.to + start + at, value);
@@ -503,58 +536,98 @@ inline void put_sums(const Linear& map, int panel, int row, const vfloat (&sums)
     }
 }
 
-template <int ROWS>
+// A block of rows with PANELS panels, from one on. A row alone takes several at once: their sums do not wait for each
+// other, and more of the memory's lines are on the way (measured with AVX2: 0.8 of the time, 0.6 in the CPU's caches).
+template <int ROWS, int PANELS>
 inline void multiply_block(const Linear& map, int panel, const Inputs& in, int block, const Output& out) {
     const int first = in.first[block];
-    vfloat sums[ROWS][2];
     const size_t bytes = bytes_of(map.form, (size_t)PANEL * map.grouped);
-    const char* weight = map.packed.get() + panel * bytes;
-    for (auto& row : sums) row[0] = row[1] = vfloat{};
-    // Bytes that a step reads; of halves it reads two groups.
-    const int step = (int)bytes_of(map.form, PANEL * group_of(map.form) * (map.form == Form::int4 ? 2 : 1));
-    Ahead ahead{weight + 8192, step};
-    if (in.first.size() > 2) {
-        const char* next = weight + bytes;
-        const long half = (next - weight) / 2;
-        ahead = {next + std::min(block, 1) * half, block < 2 ? step / 2 : 0};
-    }
+    // Add up `steps` steps, of so many bytes of a panel each: add(reads, first step, steps).
+    const auto in_two_parts = [&](int steps, int step, const auto& add) {
+        Reads<PANELS> reads;
+        reads.step = step;
+        // A panel alone prefetches 8 KB ahead (measured: 1 to 4 KB and 16 KB are slower), several 2 KB each.
+        for (int p = 0; p < PANELS; ++p) {
+            reads.panels[p] = map.packed.get() + (panel + p) * bytes;
+            reads.ahead[p] = reads.panels[p] + (PANELS > 1 ? 2048 : 8192);
+        }
+        // Of several blocks, the first two prefetch a half of the next panel each, so that reading spreads over both.
+        if (PANELS == 1 && in.first.size() > 2) {
+            const char* next = reads.panels[0] + bytes;
+            reads.ahead[0] = next + std::min(block, 1) * ((long)bytes / 2);
+            reads.step = block < 2 ? step / 2 : 0;
+        }
+        if (PANELS == 1) return add(reads, 0, steps);
+        const int last = std::min(steps, 2048 / step);
+        add(reads, 0, steps - last);
+        for (int p = 0; p < PANELS; ++p) {
+            reads.panels[p] += (size_t)(steps - last) * step;
+            reads.ahead[p] = reads.panels[0] + (PANELS - 1 + p) * bytes + last * step;  // where the next ones begin
+        }
+        add(reads, steps - last, last);
+    };
+    Sums<vfloat, PANELS, ROWS> sums = {};
     const float* values = in.values + (size_t)first * in.stride;
+    const auto add_values = [&](auto weight) {
+        using W = decltype(weight);
+        in_two_parts(map.inputs, PANEL * sizeof(W), [&](const Reads<PANELS>& reads, int from, int count) {
+            add_up<W, ROWS, PANELS>(reads, values + from, in.stride, count, sums);
+        });
+    };
     if (map.form == Form::fp32) {
-        add_up((const float*)weight, values, in.stride, map.inputs, ahead, sums);
+        add_values(float{});
     } else if (map.form == Form::bf16) {
 #if defined(__AVX512BF16__)
         const int groups = map.grouped / 2;
-        add_up_pairs((const uint16_t*)weight, in.lines + (size_t)first * groups, groups, ahead, sums);
+        const uint32_t* lines = in.lines + (size_t)first * groups;
+        in_two_parts(groups, 4 * PANEL, [&](const Reads<PANELS>& reads, int from, int count) {
+            add_up_pairs<ROWS, PANELS>(reads, lines + (size_t)from * ROWS, count, sums);
+        });
 #else
-        add_up((const uint16_t*)weight, values, in.stride, map.inputs, ahead, sums);
+        add_values(uint16_t{});
 #endif
     } else {
-        const float* scales = map.scales.get() + panel * PANEL;
 #if defined(__AVX2__)
-        vint whole[ROWS][2];
+        Sums<vint, PANELS, ROWS> whole;
         const int groups = map.grouped / INT8_GROUP;
+        const uint32_t* lines = in.lines + (size_t)first * groups;
 #if defined(__AVX512VNNI__)
         if (map.form == Form::int4) {
-            for (int r = 0; r < ROWS; ++r) whole[r][0] = whole[r][1] = vint{} - INT4_ZERO * in.totals[first + r];
-            add_up_halves((const uint8_t*)weight, in.lines + (size_t)first * groups, groups, ahead, whole);
+            for (int p = 0; p < PANELS; ++p) {
+                for (int r = 0; r < ROWS; ++r) whole[p][r][0] = whole[p][r][1] = vint{} - INT4_ZERO * in.totals[first + r];
+            }
+            in_two_parts(groups / 2, 4 * PANEL, [&](const Reads<PANELS>& reads, int from, int count) {
+                add_up_halves<ROWS, PANELS>(reads, lines + (size_t)2 * from * ROWS, 2 * count, whole);
+            });
         } else
 #endif
         {
-            const vint* offsets = (const vint*)(map.offsets.get() + panel * PANEL);
-            for (auto& row : whole) row[0] = -offsets[0], row[1] = -offsets[1];
-            add_up_bytes((const int8_t*)weight, in.lines + (size_t)first * groups, groups, ahead, whole);
+            for (int p = 0; p < PANELS; ++p) {
+                const vint* offsets = (const vint*)(map.offsets.get() + (panel + p) * PANEL);
+                for (int r = 0; r < ROWS; ++r) whole[p][r][0] = -offsets[0], whole[p][r][1] = -offsets[1];
+            }
+            in_two_parts(groups, INT8_GROUP * PANEL, [&](const Reads<PANELS>& reads, int from, int count) {
+                add_up_bytes<ROWS, PANELS>(reads, lines + (size_t)from * ROWS, count, whole);
+            });
         }
-        for (int r = 0; r < ROWS; ++r) {
-            for (int h = 0; h < 2; ++h) sums[r][h] = __builtin_convertvector(whole[r][h], vfloat);
+        for (int p = 0; p < PANELS; ++p) {
+            for (int r = 0; r < ROWS; ++r) {
+                for (int h = 0; h < 2; ++h) sums[p][r][h] = __builtin_convertvector(whole[p][r][h], vfloat);
+            }
         }
 #else
-        add_up((const int8_t*)weight, values, in.stride, map.inputs, ahead, sums);
+        add_values(int8_t{});
 #endif
-        for (int r = 0; r < ROWS; ++r) {
-            for (int h = 0; h < 2; ++h) sums[r][h] *= in.scales[first + r] * load(scales + h * LANES);
+        for (int p = 0; p < PANELS; ++p) {
+            const float* scales = map.scales.get() + (panel + p) * PANEL;
+            for (int r = 0; r < ROWS; ++r) {
+                for (int h = 0; h < 2; ++h) sums[p][r][h] *= in.scales[first + r] * load(scales + h * LANES);
+            }
         }
     }
-    for (int r = 0; r < ROWS; ++r) put_sums(map, panel, first + r, sums[r], out);
+    for (int p = 0; p < PANELS; ++p) {
+        for (int r = 0; r < ROWS; ++r) put_sums(map, panel + p, first + r, sums[p][r], out);
+    }
 }
 
 #if TILES
@@ -611,20 +684,31 @@ inline void product(const Linear& map, const Inputs& in, const Output& out, int 
         return;
     }
 #endif
+    if (in.rows == 1) {
+        constexpr int TOGETHER = 4;
+        const int groups = (map.panels + TOGETHER - 1) / TOGETHER;
+        for_each(threads, groups, work > SERIAL, [&](int group, int) {
+            int panel = group * TOGETHER;
+            const int end = std::min(panel + TOGETHER, map.panels);
+            if (end - panel == TOGETHER) return multiply_block<1, TOGETHER>(map, panel, in, 0, out);
+            for (; panel < end; ++panel) multiply_block<1, 1>(map, panel, in, 0, out);
+        });
+        return;
+    }
     for_each(threads, map.panels, work > SERIAL, [&](int panel, int) {
         for (size_t b = 0; b + 1 < in.first.size(); ++b) {
             switch (in.first[b + 1] - in.first[b]) {
-                case 1: multiply_block<1>(map, panel, in, b, out); break;
-                case 2: multiply_block<2>(map, panel, in, b, out); break;
-                case 3: multiply_block<3>(map, panel, in, b, out); break;
-                case 4: multiply_block<4>(map, panel, in, b, out); break;
-                case 5: multiply_block<5>(map, panel, in, b, out); break;
-                case 6: multiply_block<6>(map, panel, in, b, out); break;
+                case 1: multiply_block<1, 1>(map, panel, in, b, out); break;
+                case 2: multiply_block<2, 1>(map, panel, in, b, out); break;
+                case 3: multiply_block<3, 1>(map, panel, in, b, out); break;
+                case 4: multiply_block<4, 1>(map, panel, in, b, out); break;
+                case 5: multiply_block<5, 1>(map, panel, in, b, out); break;
+                case 6: multiply_block<6, 1>(map, panel, in, b, out); break;
 #if WIDE_BLOCK
-                case 7: multiply_block<7>(map, panel, in, b, out); break;
-                case 8: multiply_block<8>(map, panel, in, b, out); break;
-                case 9: multiply_block<9>(map, panel, in, b, out); break;
-                case 10: multiply_block<10>(map, panel, in, b, out); break;
+                case 7: multiply_block<7, 1>(map, panel, in, b, out); break;
+                case 8: multiply_block<8, 1>(map, panel, in, b, out); break;
+                case 9: multiply_block<9, 1>(map, panel, in, b, out); break;
+                case 10: multiply_block<10, 1>(map, panel, in, b, out); break;
 #endif
             }
         }
