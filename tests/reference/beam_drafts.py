@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .greedy import Rules, full_log_probs
+from .greedy import Rules, known_log_probs
 
 Tokens = tuple[int, ...]
 #: Tokens -> the scores of the next one, V; -inf where it is forbidden.
@@ -21,11 +21,11 @@ Ask = Callable[[Tokens], list[float]]
 def asker(models: Any, source: Sequence[int], rules: Rules) -> Ask:
     """The models' full forward, and fairseq's limits; the same question has the same answer."""
     known: dict[Tokens, list[float]] = {}
+    log_probs = known_log_probs(models, source, rules)
 
     def ask(tokens: Tokens) -> list[float]:
         if tokens not in known:
-            scores = full_log_probs(models, source, tokens, rules.temperature)[-1]
-            known[tokens] = rules.apply(scores, len(tokens)).tolist()
+            known[tokens] = rules.apply(log_probs(tokens)[-1], len(tokens)).tolist()
         return known[tokens]
 
     return ask
