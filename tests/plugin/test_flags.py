@@ -1,6 +1,7 @@
 """A flag that is given is honoured or refused: every flag of every way in, by tables."""
 
 import argparse
+import copy
 import functools
 import json
 import re
@@ -78,6 +79,12 @@ def parse(command: str, *words: str) -> argparse.Namespace:
     parser = COMMANDS[command](default_task="translation")
     sides = ["-s", "en", "-t", "de"]
     return options.parse_args_and_arch(parser, [str(DEMO), *MODEL, *sides, *words])
+
+
+@functools.cache
+def of_nothing_typed(command: str) -> Any:
+    """The settings of a command's search that was given no flag of it: leave them as they are."""
+    return convert_namespace_to_omegaconf(parse(command)).generation
 
 
 def actions(command: str) -> list[argparse.Action]:
@@ -410,7 +417,7 @@ def test_what_is_no_size_is_refused_by_every_way_in(
     typed_name = "--" + name.replace("_", "-")
     said = rf"{typed_name}: got {value}; allowed: a number.*, and finite$"
     task, model = built("default")
-    settings = convert_namespace_to_omegaconf(parse("fairseq-generate")).generation
+    settings = copy.deepcopy(of_nothing_typed("fairseq-generate"))
     with open_dict(settings):
         settings.decoding = REAL[name]
         settings[name] = float(value)
