@@ -4,6 +4,7 @@
 fairseq's own commands are test_mistakes.py's, spoilt model folders test_translate.py's.
 """
 
+import functools
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from support.commands import DEMO, ROOT, cut, lose, put
 
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.translator import translator
 
 PAGE = ROOT / "docs" / "messages.md"
 #: How every message ends: what is allowed, needed or excluded, or what is wrong.
@@ -223,6 +225,9 @@ def test_every_message_says_what_is_wrong_and_is_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    # A model folder that loads is loaded once for all commands.
+    once = functools.cache(translate.load)
+    monkeypatch.setattr(translate, "load", lambda args: once(Folder(args)))
     written = page(make(tmp_path), lambda: capsys.readouterr().err)
     said = [line for line in written.split("```")[1::2]]
     assert len(said) == sum(map(len, COMMANDS.values()))
