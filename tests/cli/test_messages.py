@@ -4,19 +4,20 @@
 fairseq's own commands are test_mistakes.py's, spoilt model folders test_translate.py's.
 """
 
-import functools
+import argparse
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import DEMO, ROOT, cut, lose, put
 
+from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.translator import translator
 
 PAGE = ROOT / "docs" / "messages.md"
 #: How every message ends: what is allowed, needed or excluded, or what is wrong.
@@ -226,8 +227,15 @@ def test_every_message_says_what_is_wrong_and_is_on_the_page(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     # A model folder that loads is loaded once for all commands.
-    once = functools.cache(translate.load)
-    monkeypatch.setattr(translate, "load", lambda args: once(Folder(args)))
+    loaded, load = {}, translate.load
+
+    def once(args: argparse.Namespace) -> Any:
+        key = args.model, args.device
+        if key not in loaded:
+            loaded[key] = load(args)
+        return loaded[key]
+
+    monkeypatch.setattr(translate, "load", once)
     written = page(make(tmp_path), lambda: capsys.readouterr().err)
     said = [line for line in written.split("```")[1::2]]
     assert len(said) == sum(map(len, COMMANDS.values()))
