@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import torch
 from fairseq import options
+from fairseq.dataclass import utils
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.transformer import TransformerModel
 from omegaconf import open_dict
 from support.builders import batch, built
 from support.commands import DEMO, PLUGIN, run_python, succeed
+from support.side_by_side import Composer
 
 import fairseq_paradec
 from fairseq_paradec.cli import translate
@@ -66,6 +68,15 @@ def _nothing_is_left() -> Iterator[None]:
     token = given.GIVEN.set(frozenset())
     yield
     given.GIVEN.reset(token)
+
+
+#: What composes a command's settings, from those of the command before where it can.
+COMPOSER = Composer(utils.compose)
+
+
+@pytest.fixture(autouse=True)
+def _settings_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utils, "compose", COMPOSER)
 
 
 @functools.cache
