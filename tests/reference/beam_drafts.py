@@ -53,14 +53,16 @@ class Search:
 
     def advance(self, ask: Ask) -> None:
         """The best 2·beam candidates; of the first beam of them those that end are finished."""
-        candidates = []
-        for one in self.live:
-            for token, score in enumerate(ask(one.tokens)):
-                total = one.total + score
-                longer = ((*one.tokens, token), (*one.scores, score))
-                candidates.append(Hypothesis(*longer, total))
-        candidates.sort(key=lambda one: -one.total)  # stable: of equal ones the first
-        candidates = candidates[: 2 * self.beam]
+        ranked = [
+            (one.total + score, one, token, score)
+            for one in self.live
+            for token, score in enumerate(ask(one.tokens))
+        ]
+        ranked.sort(key=lambda candidate: -candidate[0])  # stable: of equal ones the first
+        candidates = [
+            Hypothesis((*one.tokens, token), (*one.scores, score), total)
+            for total, one, token, score in ranked[: 2 * self.beam]
+        ]
         for one in candidates[: self.beam]:
             ends = one.tokens[-1] == self.rules.eos and one.total > -math.inf
             if ends and len(self.finished) < self.beam:
