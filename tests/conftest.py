@@ -74,14 +74,19 @@ def no_gradients() -> Iterator[None]:
 #: The files that take longest. They come first: one that came last would run alone, and tests that
 #: run side by side are dealt out file by file (``--no-loadscope-reorder`` in the Makefile).
 LONGEST = (
+    "test_fairseq_options",
     "test_train_gad",
-    "test_gad",
-    "test_train_scripts",
+    "test_conformance",
+    "test_benchmark",
+    "test_flags",
+    "test_beam_drafts",
+    "test_forks",
+    "test_adding_a_method",
+    "test_gates",
     "test_auto_fast",
-    "test_engine",
+    "test_train_scripts",
     "test_data_scripts",
     "test_corpus",
-    "test_ddg",
     "test_task",
     "test_train_blockwise",
     "test_distributed",

@@ -246,7 +246,12 @@ MADE: dict[str, tuple[str, str, Spoil, str]] = {
     "an expanded one": ("bpe", TRANSLATE, _weight(TERABYTES["expanded"]), "has fewer numbers"),
     "one that is not there": ("bpe", TRANSLATE, _weight(TERABYTES["meta"]), "has fewer numbers"),
     "one in a pickle": ("hf", IMPORT, _bin, "shared.weight, which has fewer numbers"),
-    "a billion layers": ("bpe", TRANSLATE, _setting(encoder_layers=10**9), "of more than .* MB"),
+    "a billion layers": (
+        "bpe",
+        TRANSLATE,
+        _setting(encoder_layers=10**9, encoder_ffn_embed_dim=2**14),  # large ones, to end sooner
+        "of more than .* MB",
+    ),
     "wide layers": ("bpe", TRANSLATE, _setting(decoder_ffn_embed_dim=10**8), "gives no model|MB"),
     "positions": ("bpe", TRANSLATE, _setting(max_source_positions=10**9), "source positions"),
     "places": ("hf", IMPORT, _json("config.json", max_position_embeddings=10**9), "at most"),

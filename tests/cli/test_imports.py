@@ -30,8 +30,6 @@ HEAVY = {
     "transformers",
 }
 
-LOADED = "json.dumps(sorted({name.partition('.')[0] for name in sys.modules}))"
-
 
 def python(code: str, *args: object) -> str:
     """The last line of what a new process prints, which has imported nothing before."""
@@ -48,8 +46,10 @@ def python(code: str, *args: object) -> str:
 
 @pytest.fixture(scope="module")
 def first() -> dict[str, list[str]]:
-    """What a first translation loads, and of which addresses it asks the network."""
+    """What an import and a first translation load, and of which addresses it asks the network."""
     code = """
+import fairseq_paradec
+imported = sorted({name.partition(".")[0] for name in sys.modules})
 asked = []
 sys.addaudithook(lambda event, args: asked.append(f"{event} {args}")
     if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo") else None)
@@ -57,7 +57,7 @@ sys.argv[0] = "paradec"
 from fairseq_paradec.cli.main import main
 assert main(sys.argv[1:]) == 0
 loaded = sorted({name.partition(".")[0] for name in sys.modules})
-print(json.dumps({"loaded": loaded, "asked": asked}))"""
+print(json.dumps({"imported": imported, "loaded": loaded, "asked": asked}))"""
     words = ("translate", "--model", DEMO, "--text", "A dog runs.")
     found: dict[str, list[str]] = json.loads(python(code, *words))
     return found
@@ -74,8 +74,8 @@ def test_a_model_folder_loads_without_network(first: dict[str, list[str]]) -> No
     assert first["asked"] == []
 
 
-def test_an_import_loads_nothing_that_it_does_not_need() -> None:
-    loaded = set(json.loads(python(f"import fairseq_paradec\nprint({LOADED})")))
+def test_an_import_loads_nothing_that_it_does_not_need(first: dict[str, list[str]]) -> None:
+    loaded = set(first["imported"])
     assert {"fairseq", "torch"} <= loaded and not loaded & HEAVY
 
 
@@ -129,11 +129,13 @@ assert "fairseq" in sys.modules and "fairseq.pdb" not in sys.modules
 
 def test_the_second_import_of_fairseq_changes_nothing() -> None:
     code = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
 import fairseq.criterions.sentence_prediction as s
 before = s.f1_score
 import fairseq_paradec
 print(json.dumps(s.f1_score is before and s.f1_score.__module__.startswith("sklearn")))"""
-    assert json.loads(python(code))
+    assert json.loads(succeed(run_python(code, ROOT)).stdout)
 
 
 @pytest.mark.slow

@@ -4,16 +4,19 @@
 fairseq's own commands are test_mistakes.py's, spoilt model folders test_translate.py's.
 """
 
+import argparse
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import DEMO, ROOT, cut, lose, put
 
+from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 
 PAGE = ROOT / "docs" / "messages.md"
@@ -223,6 +226,16 @@ def test_every_message_says_what_is_wrong_and_is_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    # A model folder that loads is loaded once for all commands.
+    loaded, load = {}, translate.load
+
+    def once(args: argparse.Namespace) -> Any:
+        key = args.model, args.device
+        if key not in loaded:
+            loaded[key] = load(args)
+        return loaded[key]
+
+    monkeypatch.setattr(translate, "load", once)
     written = page(make(tmp_path), lambda: capsys.readouterr().err)
     said = [line for line in written.split("```")[1::2]]
     assert len(said) == sum(map(len, COMMANDS.values()))

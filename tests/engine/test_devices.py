@@ -1,13 +1,9 @@
 """The gates of tests/gpu can fail, and run on no GPU only if asked to."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from gpu import gates
-from support.commands import ROOT
+from support.commands import ROOT, run_python
 from support.exact import is_whole
 
 from fairseq_paradec.decoding.acceptance import ExactMatch
@@ -41,10 +37,10 @@ def test_outputs_that_do_not_end_or_have_no_scores(tokens, scores, whole):
 
 
 def test_a_missing_gpu_is_said_before_work_starts(tmp_path):
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--device", "cuda"]
-    env = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
-    command.append(str(ROOT / "tests" / "gpu"))
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    words = ["-p", "no:cacheprovider", "--device", "cuda", ROOT / "tests" / "gpu"]
+    env = {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    code = "import pytest, sys\nsys.dont_write_bytecode = True\nsys.exit(pytest.console_main())"
+    done = run_python(code, *words, cwd=tmp_path, env=env)
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if "error" in line]
     assert "no CUDA device" in line and "nothing was run" in line

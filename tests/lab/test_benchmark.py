@@ -64,7 +64,7 @@ def document(tmp_path_factory):
     """What a small benchmark writes."""
     out = tmp_path_factory.mktemp("a folder") / "new" / "b.json"
     other = shutil.copy(MODEL, out.parent.parent / "other's.pt")
-    few = "--sentences 12 --timed 6 --rounds 3 --batch-sizes 4,12,99 --threads 1,2 --busy --peers"
+    few = "--sentences 12 --timed 3 --rounds 3 --batch-sizes 4,12,99 --threads 1,2 --busy --peers"
     arguments = [str(DEMO), "--path", MODEL, *few.split(), "--out", str(out)]
     for decoder in (
         "pgj --block-size 3",
@@ -107,7 +107,7 @@ def is_spread(cell, samples):
 
 def test_ratios_are_recomputed_from_the_raw_samples(document):
     raw = {n: np.array(times) for n, times in document["seconds"]["latency"]["1"].items()}
-    assert {times.shape for times in raw.values()} == {(3, 6)}  # rounds, sentences
+    assert {times.shape for times in raw.values()} == {(3, 3)}  # rounds, sentences
     heads = {"x_beam_5": BEAM, "x_fairseq_greedy": GREEDY, "x_our_greedy": OWN_GREEDY}
     rows = by_decoder(document, "Latency")
     assert len(rows) == 7

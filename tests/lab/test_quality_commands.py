@@ -23,8 +23,9 @@ from fairseq_paradec.lab.measure.loading import by_length, evenly
 from fairseq_paradec.lab.measure.text import plain_text
 from fairseq_paradec.plugin.tasks import loading
 
+LOW, HIGH = images.Size(2, 2, 1), images.Size(4, 4, 1)
 #: Intensities of an image.
-COUNT = 64
+COUNT = 16
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,9 @@ def summaries(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Five test images of 4×4 and 8×8, grey; and an image Transformer with heads, ``model.pt``."""
-    folder = image_folder(tmp_path_factory.mktemp("pictures"))
-    task = image_task()
+    """Five test images of 2×2 and 4×4, grey; and an image Transformer with heads, ``model.pt``."""
+    folder = image_folder(tmp_path_factory.mktemp("pictures"), LOW, HIGH)
+    task = image_task(LOW, HIGH)
     with torch.no_grad():
         model = tiny_image_model(task, dtype=torch.float32, arch=HEADS)
     save(task, model, folder / "model.pt", HEADS)
@@ -102,8 +103,7 @@ def test_summaries_have_rouge_and_images_psnr(summaries, pictures, tmp_path):
     found = []
     for both in greedy_outputs(pictures):
         ours, truth = (
-            images.image([token - 4 for token in tokens.tolist()[:-1]], images.Size(8, 8, 1))
-            for tokens in both
+            images.image([token - 4 for token in tokens.tolist()[:-1]], HIGH) for tokens in both
         )
         found.append(images.psnr(ours, truth))
     assert rows["greedy"]["PSNR"] == pytest.approx(sum(found) / 4, abs=0.006)

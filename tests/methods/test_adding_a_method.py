@@ -4,11 +4,9 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
-from support.commands import DEMO, ROOT
+from support.commands import DEMO, ROOT, run_python
 
 PAGE = (ROOT / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
 #: file -> the code that the page puts into it
@@ -63,15 +61,18 @@ def home(tmp_path_factory):
     return home
 
 
-def run(home, *words):
-    """Run Python on the copy."""
+def run(home, code, *words):
+    """Run Python code on the copy."""
     paths = [str(home), str(ROOT / "tests"), str(ROOT)]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-P", *map(str, words)], cwd=home, env=env, capture_output=True, text=True
-    )
+    code = f"import sys\nsys.path[:0] = {paths}\n{code}"
+    done = run_python(code, *words, cwd=home, env={"PYTHONPATH": os.pathsep.join(paths)})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
+
+
+def run_module(home, name, *words):
+    """Run a module as ``python -m`` does."""
+    return run(home, f"import runpy\nrunpy.run_module({name!r}, run_name='__main__')", *words)
 
 
 @pytest.fixture(scope="module")
@@ -96,14 +97,14 @@ def said(home):
         "trace": "paradec trace runs/t.jsonl --limit 1 --html runs/t.html",
         "report": "paradec report runs",
     }
-    return json.loads(run(home, "-c", DRIVER, json.dumps(commands)).splitlines()[-1])
+    return json.loads(run(home, DRIVER, json.dumps(commands)).splitlines()[-1])
 
 
 def test_the_pages_test_passes(home):
     assert list(BLOCKS) == [METHOD, REGISTRY, TEST]
     path = home / "test_echo.py"
     path.write_text(BLOCKS[TEST], encoding="utf-8")
-    out = run(home, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--rootdir", home, path)
+    out = run_module(home, "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--rootdir", home, path)
     assert " passed" in out and "failed" not in out
 
 
@@ -161,8 +162,8 @@ def elsewhere(tmp_path_factory):
     entry = BLOCKS[REGISTRY].replace('".echo.', '"paradec_echo.echo.')
     needed = "from fairseq_paradec import Method"
     (package / "entry.py").write_text(f"{needed}\n\nMETHOD = {entry}\n", encoding="utf-8")
-    pip = "pip install --quiet --no-index --no-build-isolation --no-deps --target"
-    run(source, "-m", *pip.split(), home, source)
+    flags = "install --quiet --no-index --no-build-isolation --no-deps --target"
+    run_module(source, "pip", *flags.split(), home, source)
     for name, path in (("fairseq_paradec", ROOT / "fairseq_paradec"), ("demo", DEMO)):
         (home / name).symlink_to(path)
     (home / "runs").mkdir()
@@ -179,7 +180,7 @@ def test_a_method_of_another_package_is_decoded_audited_traced_and_benchmarked(e
         "benchmark": f"paradec benchmark {data} {timed} --out runs/b.json --decoder echo",
         "trace": "paradec trace runs/t.jsonl --limit 1",
     }
-    said = json.loads(run(elsewhere, "-c", DRIVER, json.dumps(commands)).splitlines()[-1])
+    said = json.loads(run(elsewhere, DRIVER, json.dumps(commands)).splitlines()[-1])
     for status, printed in said.values():
         assert not status, printed[-3000:]
     lines = (elsewhere / "runs" / "t.jsonl").read_text().splitlines()

@@ -28,7 +28,7 @@ from fairseq_paradec.methods.auto_fast.choose import BATCHES
 from fairseq_paradec.methods.auto_fast.profile import KEYS, Bin, SpeedProfile
 from fairseq_paradec.methods.gad import BlockDrafter, GadDecoder
 
-LIMITS = builders.Limits()
+LIMITS = builders.Limits(max_len_b=7)
 HGJ = [f"hgj --block-size {size} --jacobi-window sliding" for size in (3, 5, "5 --adaptive-block")]
 GAD = [f"gad --block-size {size}" for size in ("6", "3", "6 --adaptive-block")]
 LOOSE = [

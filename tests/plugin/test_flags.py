@@ -1,6 +1,7 @@
 """A flag that is given is honoured or refused: every flag of every way in, by tables."""
 
 import argparse
+import copy
 import functools
 import json
 import re
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 import torch
 from fairseq import options
+from fairseq.dataclass import utils
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.transformer import TransformerModel
 from omegaconf import open_dict
 from support.builders import batch, built
 from support.commands import DEMO, PLUGIN, run_python, succeed
+from support.side_by_side import Composer
 
 import fairseq_paradec
 from fairseq_paradec.cli import translate
@@ -67,6 +70,15 @@ def _nothing_is_left() -> Iterator[None]:
     given.GIVEN.reset(token)
 
 
+#: What composes a command's settings, from those of the command before where it can.
+COMPOSER = Composer(utils.compose)
+
+
+@pytest.fixture(autouse=True)
+def _settings_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utils, "compose", COMPOSER)
+
+
 @functools.cache
 def loaded() -> Any:
     """The demo's model."""
@@ -78,6 +90,12 @@ def parse(command: str, *words: str) -> argparse.Namespace:
     parser = COMMANDS[command](default_task="translation")
     sides = ["-s", "en", "-t", "de"]
     return options.parse_args_and_arch(parser, [str(DEMO), *MODEL, *sides, *words])
+
+
+@functools.cache
+def of_nothing_typed(command: str) -> Any:
+    """The settings of a command's search that was given no flag of it: leave them as they are."""
+    return convert_namespace_to_omegaconf(parse(command)).generation
 
 
 def actions(command: str) -> list[argparse.Action]:
@@ -410,7 +428,7 @@ def test_what_is_no_size_is_refused_by_every_way_in(
     typed_name = "--" + name.replace("_", "-")
     said = rf"{typed_name}: got {value}; allowed: a number.*, and finite$"
     task, model = built("default")
-    settings = convert_namespace_to_omegaconf(parse("fairseq-generate")).generation
+    settings = copy.deepcopy(of_nothing_typed("fairseq-generate"))
     with open_dict(settings):
         settings.decoding = REAL[name]
         settings[name] = float(value)

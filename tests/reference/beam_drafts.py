@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .greedy import Rules, full_log_probs
+from .greedy import Rules, known_log_probs
 
 Tokens = tuple[int, ...]
 #: Tokens -> the scores of the next one, V; -inf where it is forbidden.
@@ -21,11 +21,11 @@ Ask = Callable[[Tokens], list[float]]
 def asker(models: Any, source: Sequence[int], rules: Rules) -> Ask:
     """The models' full forward, and fairseq's limits; the same question has the same answer."""
     known: dict[Tokens, list[float]] = {}
+    log_probs = known_log_probs(models, source, rules)
 
     def ask(tokens: Tokens) -> list[float]:
         if tokens not in known:
-            scores = full_log_probs(models, source, tokens, rules.temperature)[-1]
-            known[tokens] = rules.apply(scores, len(tokens)).tolist()
+            known[tokens] = rules.apply(log_probs(tokens)[-1], len(tokens)).tolist()
         return known[tokens]
 
     return ask
@@ -53,14 +53,16 @@ class Search:
 
     def advance(self, ask: Ask) -> None:
         """The best 2·beam candidates; of the first beam of them those that end are finished."""
-        candidates = []
-        for one in self.live:
-            for token, score in enumerate(ask(one.tokens)):
-                total = one.total + score
-                longer = ((*one.tokens, token), (*one.scores, score))
-                candidates.append(Hypothesis(*longer, total))
-        candidates.sort(key=lambda one: -one.total)  # stable: of equal ones the first
-        candidates = candidates[: 2 * self.beam]
+        ranked = [
+            (one.total + score, one, token, score)
+            for one in self.live
+            for token, score in enumerate(ask(one.tokens))
+        ]
+        ranked.sort(key=lambda candidate: -candidate[0])  # stable: of equal ones the first
+        candidates = [
+            Hypothesis((*one.tokens, token), (*one.scores, score), total)
+            for total, one, token, score in ranked[: 2 * self.beam]
+        ]
         for one in candidates[: self.beam]:
             ends = one.tokens[-1] == self.rules.eos and one.total > -math.inf
             if ends and len(self.finished) < self.beam:

@@ -3,7 +3,7 @@
 Xia et al. 2022, section 3.1: the decoder's input is the translated prefix y_1..y_p and k masks;
 what comes out at the masks is the block. Glancing is Qian et al. 2021's. No padding, no batch, no
 second block beside the first; the layers are written out from the model's weights, attention with a
-loop over heads and queries. The encoder is fairseq's own.
+loop over heads. The encoder is fairseq's own.
 """
 
 import functools
@@ -103,12 +103,15 @@ def attend(attention: Any, x: Tensor, states: Tensor, sees: Sequence[Sequence[in
     queries = attention.q_proj(x)
     keys, values = attention.k_proj(states), attention.v_proj(states)
     width = queries.size(1) // attention.num_heads
+    hidden = torch.ones(len(x), len(states), dtype=torch.bool)
+    for i, visible in enumerate(sees):
+        hidden[i, visible] = False
     out = torch.zeros_like(queries)
     for head in range(attention.num_heads):
         part = slice(head * width, (head + 1) * width)
-        for i, visible in enumerate(sees):
-            scores = keys[visible, part] @ queries[i, part] / math.sqrt(width)
-            out[i, part] = scores.softmax(dim=0) @ values[visible, part]
+        scores = queries[:, part] @ keys[:, part].T / math.sqrt(width)
+        weights = scores.masked_fill(hidden, -math.inf).softmax(dim=1)
+        out[:, part] = weights @ values[:, part]
     return attention.out_proj(out)
 
 

@@ -15,7 +15,7 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
 from .block_nat import block_logits
-from .greedy import Rules, full_log_probs
+from .greedy import Rules, known_log_probs
 
 #: The translated prefix y_1..y_j -> the drafter's scores at the k masks behind it, k×V.
 Draft = Callable[[Sequence[int]], Tensor]
@@ -44,12 +44,7 @@ class Result:
 
 def verifier(models: Sequence[TransformerModelBase], source: Sequence[int], rules: Rules) -> Verify:
     """fairseq's full forward of the verifier, or of several as an ensemble."""
-
-    @functools.cache  # the same question has the same answer: only saves time
-    def verify(tokens: tuple[int, ...]) -> Tensor:
-        return full_log_probs(models, source, tokens, rules.temperature, start=rules.eos)
-
-    return lambda tokens: verify(tuple(tokens))
+    return known_log_probs(models, source, rules)
 
 
 def drafter(model: Any, source: Sequence[int], block_size: int, attention: str) -> Draft:

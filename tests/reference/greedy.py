@@ -1,7 +1,10 @@
 """Greedy search as fairseq does it, and the full forward pass that every reference stands on."""
 
+from __future__ import annotations
+
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +13,10 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerDecoderBase, TransformerModelBase
 from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+#: One model, or the members of an ensemble.
+Models = TransformerModelBase | Sequence[TransformerModelBase]
 
 #: Two tokens whose log-probs differ by less than this may swap places by rounding.
 TIE = 1e-4
@@ -58,39 +65,75 @@ def plain_guesses(decoder: TransformerDecoderBase) -> Iterator[None]:
         decoder.padding_idx, decoder.embed_positions = padding_idx, embed_positions
 
 
-@torch.no_grad()
+class FullForward:
+    """Full, non-incremental forward passes of fairseq's own decoder over one source.
+
+    Several models are averaged as fairseq averages them (probabilities, by logsumexp). `source` has
+    `</s>` and no padding.
+    """
+
+    @torch.no_grad()
+    def __init__(self, models: Models, source: Sequence[int]) -> None:
+        self.models = [models] if isinstance(models, TransformerModelBase) else list(models)
+        self.device = next(self.models[0].parameters()).device
+        src_tokens = torch.tensor([list(source)], device=self.device)
+        src_lengths = torch.tensor([len(source)], device=self.device)
+        self.encoded = [
+            model.eval().encoder(src_tokens, src_lengths=src_lengths) for model in self.models
+        ]
+
+    @torch.no_grad()
+    def __call__(self, prefix: Sequence[int], temperature: float = 1.0, start: int = 2) -> Tensor:
+        """Log-probs of the token after each prefix of `prefix`, the empty one included.
+
+        Any token of `prefix` may be `<pad>`; `start`, the decoder's first input, is `</s>` in
+        fairseq. Returns a tensor of shape (len(prefix) + 1, V).
+        """
+        inputs = torch.tensor([[start, *prefix]], device=self.device)
+        scores = []
+        for model, encoder_out in zip(self.models, self.encoded, strict=True):
+            with plain_guesses(model.decoder):
+                output, extra = model.decoder(inputs, encoder_out=encoder_out)
+            # fairseq divides the decoder's OUTPUT, which for adaptive softmax are features.
+            output = output / temperature
+            scores.append(model.get_normalized_probs((output, extra), log_probs=True)[0])
+        if len(scores) == 1:
+            return scores[0]
+        return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
+
+
 def full_log_probs(
-    models: TransformerModelBase | Sequence[TransformerModelBase],
+    models: Models,
     source: Sequence[int],
     prefix: Sequence[int],
     temperature: float = 1.0,
     start: int = 2,
-) -> torch.Tensor:
-    """Log-probs of the token after each prefix of `prefix`, the empty one included, for one row.
+) -> Tensor:
+    """What the `FullForward` of one source says after each prefix of `prefix`."""
+    return FullForward(models, source)(prefix, temperature, start)
 
-    One full, non-incremental forward pass of fairseq's own decoder; several models are averaged as
-    fairseq averages them (probabilities, by logsumexp).
 
-    `source` has `</s>` and no padding; any token of `prefix` may be `<pad>`; `start`, the decoder's
-    first input, is `</s>` in fairseq. Returns a tensor of shape (len(prefix) + 1, V).
-    """
-    members = [models] if isinstance(models, TransformerModelBase) else list(models)
-    device = next(members[0].parameters()).device
-    src_tokens = torch.tensor([list(source)], device=device)
-    src_lengths = torch.tensor([len(source)], device=device)
-    inputs = torch.tensor([[start, *prefix]], device=device)
-    scores = []
-    for model in members:
-        model.eval()
-        encoder_out = model.encoder(src_tokens, src_lengths=src_lengths)
-        with plain_guesses(model.decoder):
-            output, extra = model.decoder(inputs, encoder_out=encoder_out)
-        # fairseq divides the decoder's OUTPUT, which for adaptive softmax are features.
-        output = output / temperature
-        scores.append(model.get_normalized_probs((output, extra), log_probs=True)[0])
-    if len(scores) == 1:
-        return scores[0]
-    return torch.logsumexp(torch.stack(scores), dim=0) - math.log(len(scores))
+def known_log_probs(
+    models: Sequence[TransformerModelBase], source: Sequence[int], rules: Rules
+) -> Callable[[Sequence[int]], Tensor]:
+    """`full_log_probs` of one sentence, for models that stay as they are: it remembers."""
+    return _known(tuple(models), tuple(source), rules.temperature, rules.eos)
+
+
+@functools.lru_cache(maxsize=64)  # the same question has the same answer: only saves time
+def _known(
+    models: tuple[TransformerModelBase, ...], source: tuple[int, ...], temperature: float, eos: int
+) -> Callable[[Sequence[int]], Tensor]:
+    forward = FullForward(models, source)
+    known: dict[tuple[int, ...], Tensor] = {}  # what comes after these tokens: V
+
+    def ask(tokens: Sequence[int]) -> Tensor:
+        prefixes = [tuple(tokens[:count]) for count in range(len(tokens) + 1)]
+        if not known.keys() >= set(prefixes):
+            known.update(zip(prefixes, forward(tokens, temperature, eos), strict=True))
+        return torch.stack([known[prefix] for prefix in prefixes])
+
+    return ask
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from fairseq.models.transformer import TransformerModelBase
 
-from .greedy import Rules, full_log_probs
+from .greedy import Rules, known_log_probs
 
 #: Guesses (y_0 .. y_{n-1}) -> predictions for the positions 0 .. n-1, each from the guesses before.
 Predict = Callable[[Sequence[int]], list[int]]
@@ -54,14 +54,11 @@ def sentence(
     models: Sequence[TransformerModelBase], source: Sequence[int], rules: Rules
 ) -> Sentence:
     """Bind fairseq's full forward and greedy's rules to one source sentence."""
-    known: dict[tuple[int, ...], list[int]] = {}
+    log_probs = known_log_probs(models, source, rules)
 
     def predict(guesses: Sequence[int]) -> list[int]:
-        inputs = tuple(guesses[:-1])  # the last guess is nobody's predecessor
-        if inputs not in known:  # the same question has the same answer: only saves time
-            log_probs = full_log_probs(models, source, inputs, rules.temperature, start=rules.eos)
-            known[inputs] = [int(rules.apply(row, i).argmax()) for i, row in enumerate(log_probs)]
-        return list(known[inputs])
+        inputs = guesses[:-1]  # the last guess is nobody's predecessor
+        return [int(rules.apply(row, i).argmax()) for i, row in enumerate(log_probs(inputs))]
 
     return Sentence(predict, tuple(source), rules.max_len, rules.eos, rules.pad)
 

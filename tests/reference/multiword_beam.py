@@ -88,12 +88,13 @@ def outer_addition(
     for row in table:
         ended = [one.with_word(eos, row[eos]) for one in kept]
         grown = [
-            one.with_word(word, score)
-            for one in kept
+            (total + score, one, word, score)
+            for one, total in [(one, one.total) for one in kept]
             for word, score in enumerate(row)
-            if word != eos and score > -math.inf
+            if word != eos and total + score > -math.inf
         ]
-        kept = best(grown, beam)
+        grown.sort(key=lambda candidate: -candidate[0])
+        kept = [one.with_word(word, score) for _, one, word, score in grown[:beam]]
         found.append((ended, kept))
     return found
 

@@ -115,13 +115,6 @@ def run(
 
 
 @functools.cache
-def twin_verifier(given: Pair, source: tuple[int, ...], temperature: float) -> paper.Verify:
-    """The twin's verifier; kept, because it remembers what it has computed."""
-    rules = rules_for(given.task.target_dictionary, given.models, 1, temperature=temperature)
-    return paper.verifier(given.models, source, rules)
-
-
-@functools.cache
 def said_by(
     given: Pair, source: tuple[int, ...], block_size: int, script: Script | None = None
 ) -> paper.Draft:
@@ -154,7 +147,7 @@ def twin(
     draft = said_by(given, key, block_size, script)
     if decoding == "nat":
         return paper.nat(draft, rules)
-    verify = twin_verifier(given, key, limits.temperature)
+    verify = paper.verifier(given.models, source, rules)
     topk = 1 if decoding == "gad" else accept_topk
     return paper.gad(verify, draft, rules, topk, accept_margin, adaptive_block)
 

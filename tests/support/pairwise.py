@@ -1,32 +1,53 @@
 """Rows of a table in which every two levels of two factors meet, and not every combination."""
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 Row = dict[str, Any]
 
 
 def pairwise(
-    factors: Mapping[str, Sequence[Hashable]], allowed: Callable[[Row], bool] = lambda row: True
+    factors: Mapping[str, Sequence[Hashable]],
+    allowed: Callable[[Row], bool] = lambda row: True,
+    varied: str = "",
 ) -> list[Row]:
-    """A few rows that hold every allowed pair of levels; the same rows each time."""
+    """A few rows that hold every allowed pair of levels; the same rows each time.
+
+    Rows that agree in all factors but the `varied` one, if there is one, stand together, and there
+    are few such groups: what depends on the other factors alone is worked out once for each.
+    """
     pairs = {
         ((a, x), (b, y)): None
         for a, b in itertools.combinations(factors, 2)
         for x, y in itertools.product(factors[a], factors[b])
         if allowed({a: x, b: y})
     }
-    rows = []
+    groups: dict[tuple[tuple[str, Hashable], ...], list[Row]] = {}
     while pairs:
-        row: Row = dict(next(iter(pairs)))
+        start: Row = dict(next(iter(pairs)))
+        row = dict(start)
         for name in factors:
             if name not in row:
                 row[name] = _best(row, name, factors[name], pairs, allowed)
-        rows.append({name: row[name] for name in factors})
-        for pair in itertools.combinations(rows[-1].items(), 2):
+        tried = [{name: row[name] for name in factors}]
+        if varied in start:  # in a group of before, if as many pairs meet there
+            asked = [item for item in start.items() if item[0] != varied]
+            for group in groups:
+                if all(item in group for item in asked):
+                    other = dict(group) | {varied: start[varied]}
+                    tried.append({name: other[name] for name in factors})
+        counted = [sum(pair in pairs for pair in _pairs(one)) for one in tried]
+        fit = [i for i in range(1, len(tried)) if counted[i] >= counted[0] and allowed(tried[i])]
+        row = tried[max(fit, key=lambda i: counted[i], default=0)]
+        groups.setdefault(tuple(item for item in row.items() if item[0] != varied), []).append(row)
+        for pair in _pairs(row):
             pairs.pop(pair, None)
-    return rows
+    return [row for rows in groups.values() for row in rows]
+
+
+def _pairs(row: Row) -> Iterator[Any]:
+    return itertools.combinations(row.items(), 2)
 
 
 def _best(
