@@ -230,7 +230,7 @@ run_profile() {
 # A training has two halves, the second at a rate that falls to zero: how many updates fit into its
 # time is known from the first. A half that goes on keeps the settings that it began with.
 half() { # name of its folder, architecture, updates, checkpoints, seconds, flags of paradec train
-    local folder=$work/train/$1 arch=$2 count=$3 saves=$4 seconds=$5 every hours loaders=()
+    local folder=$work/train/$1 arch=$2 count=$3 saves=$4 seconds=$5 every hours loaders=() began=$SECONDS
     # Four such models train side by side on 16 cores; one process that makes batches takes 0.3 s for
     # one of 32,768 tokens, several times as long as an update on a GPU.
     [ "$device" = cpu ] || loaders=(--num-workers 4)
@@ -247,7 +247,10 @@ half() { # name of its folder, architecture, updates, checkpoints, seconds, flag
         --max-tokens "$max_tokens" --update-freq 1 --no-epoch-checkpoints --save-interval 100000 \
         --validate-interval 100000 --save-interval-updates "$every" --keep-interval-updates 1 \
         --stop-time-hours "$hours" "${loaders[@]}" "${more[@]}"
+    echo $(($(took "$1") + SECONDS - began)) >"$folder.took"
 }
+
+took() { cat -- "$work/train/$1.took" 2>/dev/null || echo 0; } # a half's name: seconds so far
 
 first_half() { # name, what it starts from, seconds
     local arch=$1 begin=(--start-from "$2" --) warm_up=200
@@ -270,7 +273,8 @@ second_half() { # name, seconds
             count = int(0.9 * done / (wall > 1 ? wall : 1) * seconds / 3) * 3
             print (count > 30 ? count : 30) }')
     fi
-    half "$1/second" "$arch" "$count" 3 "$2" -- \
+    # fairseq's clock goes on from the first half's.
+    half "$1/second" "$arch" "$count" 3 "$(($2 + $(took "$1/first")))" -- \
         --finetune-from-model "$work/train/$1/first/model.pt" --lr 0.0012 \
         --lr-scheduler polynomial_decay
 }
