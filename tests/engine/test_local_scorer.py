@@ -20,7 +20,7 @@ from fairseq_paradec.engine.step import StepScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
 from fairseq_paradec.lab.commands.flops_files import read_checkpoint
-from fairseq_paradec.lab.measure import pieces
+from fairseq_paradec.lab.profile.passes import pieces
 from fairseq_paradec.registry import check_models
 
 pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
