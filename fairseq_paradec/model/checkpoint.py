@@ -11,6 +11,7 @@ import os
 import re
 import struct
 import zipfile
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,9 @@ _STORAGES = {
 }
 _STORAGE = re.compile(r"torch\.(?:cuda\.|storage\.)?(\w+)Storage")
 
+#: A dict of omegaconf's.
+_OMEGACONF = "omegaconf.dictconfig.DictConfig"
+
 #: A pickle's size: so many bytes, and this share of the file.
 PICKLE, SHARE = 1 << 20, 20
 #: Dimensions that a tensor may have.
@@ -90,16 +94,6 @@ class Checkpoint:
     foreign: tuple[str, ...]
 
 
-def is_checkpoint(path: str | Path) -> bool:
-    """Return whether a file begins as an archive does; older ones of torch, before 1.6, do not.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with open(path, "rb") as stream:
-        return stream.read(4) == b"PK\3\4"
-
-
 def read(path: str | Path) -> Checkpoint:
     """Read a checkpoint; its tensors stay in the file, which is mapped, until they are used.
 
@@ -113,6 +107,31 @@ def read(path: str | Path) -> Checkpoint:
         raise _damaged(path, str(error)) from error
     except (ValueError, struct.error, OverflowError, EOFError) as error:  # of zipfile
         raise _damaged(path, "no whole archive") from error
+
+
+def settings(part: Any) -> Mapping[str, Any]:
+    """Return settings by name, in whatever form fairseq saved them.
+
+    Args:
+        part: a dict, a Namespace, or a record of omegaconf's, whose own parts stay records and
+            whose references to other settings stay texts; what is no settings has none.
+    """
+    if isinstance(part, Namespace):
+        return vars(part)
+    if isinstance(part, Mapping):
+        return part
+    if isinstance(part, Record) and part.name == _OMEGACONF and isinstance(part.state, dict):
+        content = part.state.get("_content")
+        return {
+            name: node.state.get("_val", node) if _is_node(node) else node
+            for name, node in (content.items() if isinstance(content, dict) else ())
+        }
+    return {}
+
+
+def _is_node(value: Any) -> bool:
+    """Return whether a value is a record with attributes."""
+    return isinstance(value, Record) and isinstance(value.state, dict)
 
 
 def _damaged(path: str | Path, wrong: str) -> UsageError:

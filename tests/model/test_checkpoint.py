@@ -144,10 +144,17 @@ def test_numbers_of_no_type_of_numpys_are_records(tmp_path: Path) -> None:
     assert {type(value) for value in read.content.values()} == {Record} and read.foreign == ()
 
 
-def test_settings_of_omegaconf_are_records_and_harmless(tmp_path: Path) -> None:
-    torch.save({"cfg": OmegaConf.create({"a": [1, None]})}, tmp_path / "x.pt")
+def test_settings_of_every_form_are_read(tmp_path: Path) -> None:
+    """fairseq saved a Namespace, then dicts, for a while omegaconf's."""
+    whole = {"model": {"_name": "x", "layers": 3, "dropout": 0.5, "best": None, "tied": True}}
+    forms = [whole, {"model": argparse.Namespace(**whole["model"])}, OmegaConf.create(whole)]
+    torch.save([*forms, OmegaConf.create({"a": "${b}", "b": [1]}), None, "x"], tmp_path / "x.pt")
     read = checkpoint.read(tmp_path / "x.pt")
-    assert read.foreign == () and read.content["cfg"].name == "omegaconf.dictconfig.DictConfig"
+    assert read.foreign == ()
+    for cfg in read.content[:3]:
+        assert checkpoint.settings(checkpoint.settings(cfg)["model"]) == whole["model"]
+    *_, odd, nothing, text = map(checkpoint.settings, read.content)
+    assert odd["a"] == "${b}" and isinstance(odd["b"], Record) and nothing == text == {}
 
 
 def test_all_that_torch_takes_for_safe_is_harmless() -> None:
