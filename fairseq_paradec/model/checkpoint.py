@@ -65,8 +65,8 @@ _STORAGE = re.compile(r"torch\.(?:cuda\.|storage\.)?(\w+)Storage")
 #: A dict of omegaconf's.
 _OMEGACONF = "omegaconf.dictconfig.DictConfig"
 
-#: A pickle's size: so many bytes, and this share of the file.
-PICKLE, SHARE = 1 << 20, 20
+#: A pickle's size at most: so many bytes, and this part of the file. It takes up to 100 times that.
+PICKLE, SHARE = 1 << 20, 100
 #: Dimensions that a tensor may have.
 _DIMENSIONS = 32
 
