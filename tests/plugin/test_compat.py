@@ -108,6 +108,37 @@ def test_an_unsafe_object_is_refused_and_not_run(tmp_path, zipped, capsys):
     assert witness.exists()
 
 
+class Own:
+    """A class that a user lets safe loading accept."""
+
+
+def test_an_object_that_a_user_allows_is_not_what_is_wrong(tmp_path):
+    state = torch.load(DEMO / "model.pt", weights_only=True)
+    state["cfg"]["model"]["_name"] = "elsewhere"
+    torch.save(state | {"extra_state": {"own": Own()}}, tmp_path / "x.pt")
+    load = checkpoint_utils.load_model_ensemble_and_task
+    with pytest.raises(UsageError, match=rf"safe loading refuses: {__name__}\.Own"):
+        load([str(tmp_path / "x.pt")], {"data": str(DEMO)})
+    with torch.serialization.safe_globals([Own]):
+        with pytest.raises(UsageError, match="architecture 'elsewhere' is not registered"):
+            load([str(tmp_path / "x.pt")], {"data": str(DEMO)})
+
+
+@pytest.mark.parametrize("kind", ["omegaconf", "overlapping"])
+def test_what_is_wrong_with_old_and_odd_checkpoints_is_found(kind, tmp_path):
+    """1.0.0a0 wrote omegaconf's settings; weights that share memory in part are torch's to read."""
+    state = torch.load(DEMO / "model.pt", weights_only=True)
+    state["cfg"]["model"]["_name"] = "elsewhere"
+    if kind == "omegaconf":
+        state["cfg"] = OmegaConf.create(state["cfg"])
+    else:
+        state["extra_state"] = {"a": state["model"]["decoder.embed_tokens.weight"][1:]}
+    torch.save(state, tmp_path / "x.pt")
+    with pytest.raises(UsageError, match="architecture 'elsewhere' is not registered"):
+        load = checkpoint_utils.load_model_ensemble_and_task
+        load([str(tmp_path / "x.pt")], {"data": str(DEMO)})
+
+
 def foreign(part):
     def change(state):
         state["cfg"][part]["_name"] = "elsewhere"

@@ -28,15 +28,16 @@ GROUND = {
     "variants",
 }
 SEARCH = {"engine", "decoding", "methods"}
-CORE = {*SEARCH, "plugin", "translator", "cli"}
+CORE = {*SEARCH, "model", "plugin", "translator", "cli"}
 
 #: room -> the rooms that it may import, besides itself and the ground (docs/design.md).
 MAY_IMPORT: dict[str, set[str]] = {
+    "model": set(),
     "engine": set(),
     "decoding": {"engine"},
     "methods": {"engine", "decoding"},
-    "plugin": SEARCH,
-    "translator": {*SEARCH, "plugin"},
+    "plugin": {*SEARCH, "model"},
+    "translator": {*SEARCH, "model", "plugin"},
     "serve": {"translator"},
     "cli": {*CORE, "serve"},
     "images": CORE,
@@ -46,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 #: room of the core -> its files that import fairseq; ``plugin`` is the room for that.
 KNOWS_FAIRSEQ = {
+    "model": set[str](),
     "engine": {"known.py"},
     "decoding": {"stock_search.py"},
     "methods": set[str](),
@@ -143,6 +145,11 @@ def test_fairseq_is_known_in_few_files(room: str) -> None:
 
 def test_records_need_the_standard_library_alone() -> None:
     assert packages(PLUGIN / "records.py") <= sys.stdlib_module_names
+
+
+def test_the_model_needs_numpy_alone() -> None:
+    for file in files_of("model"):
+        assert packages(file) <= {*sys.stdlib_module_names, "numpy"}, file
 
 
 def test_every_room_is_known() -> None:

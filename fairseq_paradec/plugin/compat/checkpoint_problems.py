@@ -6,6 +6,7 @@ A function ``..._problem`` returns a UsageError, or None if it finds no fault in
 import errno
 import logging
 import os
+import pickle
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_REGISTRY, setup_task
 
 from ...errors import UsageError
+from ...model.checkpoint import read, settings
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +34,36 @@ def checkpoint_error(path: str, wrong: str, allowed: str) -> UsageError:
 def checkpoint_or_none(path: str) -> Any:
     """Read a checkpoint safely, without fairseq's upgrade; None if that is impossible."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return _content(path)[0]
     except Exception:
         return None
+
+
+def _content(path: str) -> tuple[Any, list[str]]:
+    """Return what a checkpoint holds, and the names in it that safe loading refuses.
+
+    torch reads those before its version 1.6, and what is damaged.
+    """
+    try:
+        checkpoint = read(path)
+        return checkpoint.content, [name for name in checkpoint.foreign if name not in _allowed()]
+    except UsageError:
+        pass
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True), []
+    except pickle.UnpicklingError as error:
+        refused = re.findall(r"GLOBAL (\w[\w.]*\w)", str(error))
+        if not refused:
+            raise
+        return None, sorted(set(refused))
+
+
+def _allowed() -> set[str]:
+    """Return the names that this process lets safe loading accept."""
+    return {
+        given[1] if isinstance(given, tuple) else f"{given.__module__}.{given.__qualname__}"
+        for given in torch.serialization.get_safe_globals()
+    }
 
 
 def field(settings: Any, name: str) -> Any:
@@ -54,15 +83,14 @@ def file_problem(path: str) -> UsageError | None:
         held = f"which is a folder (with {', '.join(inside) or 'no .pt file'} in it)"
         return checkpoint_error(path, held, allowed)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state, refused = _content(path)
     except OSError as error:
         if error.errno == errno.EINVAL:  # torch seeks beyond the end of a truncated file
             return checkpoint_error(path, "which is truncated", allowed)
         return None  # the system's own message about permissions or the disk is clear
-    except Exception as error:
-        refused = _refused_globals(path, error)
-        if not refused:
-            return checkpoint_error(path, "which is truncated or no checkpoint at all", allowed)
+    except Exception:
+        return checkpoint_error(path, "which is truncated or no checkpoint at all", allowed)
+    if refused:
         return checkpoint_error(
             path,
             f"which holds objects that safe loading refuses: {', '.join(refused)}",
@@ -81,23 +109,12 @@ def file_problem(path: str) -> UsageError | None:
     )
 
 
-def _refused_globals(path: str, error: Exception) -> list[str]:
-    """Return the names that safe loading refuses; empty if the file cannot be read."""
-    try:
-        refused = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # not a zip file, as checkpoints before torch 1.6
-        refused = []
-    refused += re.findall(r"GLOBAL (\w[\w.]*\w)", str(error))
-    return sorted(set(refused))
-
-
 def _names(state: Any, part: str, legacy: str) -> str | None:
     """Look up the name of a checkpoint's model or task, in ``cfg`` or in old ``args``."""
-    args, cfg = state.get("args"), state.get("cfg")
+    args = state.get("args")
     if args is not None:
-        return getattr(args, legacy, None)
-    section = cfg.get(part) if isinstance(cfg, Mapping) else None
-    fields = section if isinstance(section, Mapping) else getattr(section, "__dict__", {})
+        return settings(args).get(legacy)
+    fields = settings(settings(state.get("cfg")).get(part))
     return fields.get("_name") or fields.get(legacy)
 
 
