@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import os
 import random
+import re
 import shutil
 import subprocess
 import threading
@@ -566,6 +567,18 @@ def _sanitized(driver: str, flags: Sequence[str], folder: Path) -> str:
     done = subprocess.run([program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
+def test_older_systems_can_load_the_library() -> None:
+    """What it takes from glibc and libstdc++ is there since manylinux_2_28's."""
+    symbols = subprocess.run(
+        ["objdump", "-T", native.path()], capture_output=True, text=True, check=True
+    ).stdout
+    for name, newest in (("GLIBC", (2, 28)), ("GLIBCXX", (3, 4, 24)), ("CXXABI", (1, 3, 11))):
+        found = re.findall(rf"\({name}_([\d.]+)\)", symbols)
+        versions = [tuple(map(int, version.split("."))) for version in found]
+        assert versions and max(versions) <= newest, name
 
 
 #: Debian's g++-aarch64-linux-gnu and qemu-user.

@@ -537,7 +537,7 @@ struct Output {
 }
 
 // A block of rows with PANELS panels, from one on. A row alone takes several at once: their sums do not wait for each
-// other, and more of the memory's lines are on the way (measured with AVX2: 0.8 of the time, 0.6 in the CPU's caches).
+// other, and more of the memory's lines are on the way.
 template <int ROWS, int PANELS>
 inline void multiply_block(const Linear& map, int panel, const Inputs& in, int block, const Output& out) {
     const int first = in.first[block];

@@ -7,10 +7,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <exception>
 #include <memory>
-#include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -28,15 +26,16 @@ inline void pause_shortly() {
 class Pool {
    public:
     explicit Pool(int threads) : wanted(threads), parts(threads), process(getpid()) {
-        // Signals are for the threads that others made.
+        helpers.reserve(threads);
+        // Signals are for the threads that others made. On Linux the mask is the calling thread's.
         sigset_t all, before;
         sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
+        sigprocmask(SIG_SETMASK, &all, &before);
         try {
             for (int part = 1; part < threads; ++part) helpers.emplace_back([this, part] { help(part); });
-        } catch (const std::system_error&) {  // the system has no more threads: the caller does their parts
+        } catch (const std::exception&) {  // there are no more threads, or no memory: the caller does their parts
         }
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        sigprocmask(SIG_SETMASK, &before, nullptr);
     }
 
     ~Pool() {
@@ -80,16 +79,19 @@ class Pool {
     alignas(64) std::atomic<int> left{0};
     std::atomic<int> asleep{0};
     std::vector<Part> parts;
-    std::mutex mutex;
-    std::condition_variable more;
+    // The C library's own: std::condition_variable waits by a function that GCC 12 and later take from libstdc++, and
+    // older ones lack.
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t more = PTHREAD_COND_INITIALIZER;
     std::vector<std::thread> helpers;
     const pid_t process;
 
     unsigned long publish() {
         const unsigned long job = jobs.fetch_add(1) + 1;
         if (asleep.load() > 0) {
-            { const std::lock_guard<std::mutex> lock(mutex); }  // who falls asleep has looked before, or sees the job
-            more.notify_all();
+            pthread_mutex_lock(&mutex);  // who falls asleep is asleep by now, or sees the job
+            pthread_mutex_unlock(&mutex);
+            pthread_cond_broadcast(&more);
         }
         return job;
     }
@@ -107,10 +109,11 @@ class Pool {
             const auto start = Clock::now();
             while (jobs.load(std::memory_order_acquire) == done && Clock::now() - start < AWAKE) pause_shortly();
             if (jobs.load() == done) {
-                std::unique_lock<std::mutex> lock(mutex);
+                pthread_mutex_lock(&mutex);
                 ++asleep;
-                more.wait(lock, [&] { return jobs.load() != done; });
+                while (jobs.load() == done) pthread_cond_wait(&more, &mutex);
                 --asleep;
+                pthread_mutex_unlock(&mutex);
             }
             done = jobs.load();
             if (ending) return;

@@ -77,6 +77,7 @@ inline float* grown(std::vector<float>& memory, size_t count) {
 }
 
 inline void multiply(const Linear& map, const float* x, int stride, int rows, const Output& out, Workspace& work) {
+    if (rows == 0) return;
     lay_out(work.inputs, map, x, stride, rows);
     product(map, work.inputs, out, work.threads);
 }

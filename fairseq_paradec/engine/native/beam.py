@@ -1,6 +1,7 @@
 """Beam search by the native library: a step, or all steps of a batch."""
 
 import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -111,9 +112,8 @@ def native_search(
     """Search a batch; see ``ChunkScorer.search``."""
     tables = _Tables(at, how, [weights])
     model = _searcher(NativeModel(weights, cache, linear))
-    _run(
-        library().paradec_search_new(*map(ctypes.byref, (model, rules_of(at.rules), tables.search)))
-    )
+    given = model, rules_of(at.rules), tables.search
+    _run(_Search(library().paradec_search_new(*map(ctypes.byref, given))))
     return tables.searched()
 
 
@@ -148,7 +148,7 @@ def native_search_drafts(
     drafting = Drafting(depth=depth, joined=joined, rounds=rounds.data_ptr())
     models = _searcher(verifier), _searcher(drafter)
     given = (*models, rules_of(at.rules), tables.search, drafting)
-    _run(library().paradec_search_drafts_new(*map(ctypes.byref, given)))
+    _run(_Search(library().paradec_search_drafts_new(*map(ctypes.byref, given))))
     searched = tables.searched()
     return searched, [
         rows[: sentence.passes].tolist() for rows, sentence in zip(rounds, searched, strict=True)
@@ -188,16 +188,25 @@ def _searcher(model: NativeModel) -> Searcher:
     )
 
 
-def _run(search: int | None) -> None:
+class _Search:
+    """A search of the library, which goes with this whatever interrupts the caller."""
+
+    def __init__(self, address: int | None) -> None:
+        if address is None:
+            raise MemoryError("no room for a native search")
+        self.address = address
+        self.free = weakref.finalize(self, library().paradec_search_free, address)
+        self.free.atexit = False  # a thread that searches may go on until the process ends
+
+
+def _run(search: _Search) -> None:
     """Run a search to its end, in calls between which Ctrl-C is noticed."""
-    if search is None:
-        raise MemoryError("no room for a native search")
     try:
         status = Returned.TIME_IS_UP
         while status == Returned.TIME_IS_UP:
-            status = library().paradec_search_run(search, AT_MOST, torch.get_num_threads())
+            status = library().paradec_search_run(search.address, AT_MOST, torch.get_num_threads())
     finally:
-        library().paradec_search_free(search)
+        search.free()
     check_pass(status)
 
 

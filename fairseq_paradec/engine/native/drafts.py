@@ -56,7 +56,7 @@ class NativeLoop:
         self._loop = library().paradec_drafts_new(ctypes.byref(how), ctypes.byref(rules_of(rules)))
         if self._loop is None:
             raise MemoryError("no room for a native loop")
-        weakref.finalize(self, library().paradec_drafts_free, self._loop)
+        weakref.finalize(self, library().paradec_drafts_free, self._loop).atexit = False
         self._numbers: dict[int, int] = {}  # of rows, by their identity
 
     def add(self, rows: Sequence[Row]) -> None:

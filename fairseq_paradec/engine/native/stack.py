@@ -57,7 +57,7 @@ class NativeMap:
             )
         if self.address is None:
             raise MemoryError("no room for packed weights")
-        weakref.finalize(self, library().paradec_map_free, self.address)
+        weakref.finalize(self, library().paradec_map_free, self.address).atexit = False
         if shelf is not None and not shelf.reads:
             room = shelf.room(*weight.shape)
             library().paradec_map_write(self.address, room)
@@ -175,7 +175,7 @@ class NativeStack:
         )
         if self.address is None:
             raise MemoryError("no room for packed weights")
-        weakref.finalize(self, library().paradec_stack_free, self.address)
+        weakref.finalize(self, library().paradec_stack_free, self.address).atexit = False
         self._vectors = vectors = _plain(embedding)  # the library reads them in place
         table = None if positions is None else _plain(positions)
         check(
