@@ -53,6 +53,10 @@ def compare(ours: Any, theirs: Any) -> int:
         assert type(ours) is type(theirs) and ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
         return 0
+    if callable(theirs):  # a class or function that lies there as a value
+        assert isinstance(ours, Record) and ours.args is None
+        assert ours.name.rpartition(".")[2] == theirs.__name__
+        return 0
     assert isinstance(ours, type(theirs)), (ours, theirs)
     if isinstance(theirs, dict):
         assert [*ours] == [*theirs]
