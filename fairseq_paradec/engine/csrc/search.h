@@ -97,6 +97,10 @@ struct Searcher {
 // A search that returns after a while, and goes on in the next call.
 class Resumable {
    public:
+    Resumable(const Rules& rules, const Search& to) : rules(rules), to(to) {
+        std::fill(to.passes, to.passes + to.sentences, 0);
+        std::fill(to.counts, to.counts + to.sentences, 0);
+    }
     virtual ~Resumable() = default;
 
     int run(const Deadline& deadline, Workspace& work) {
@@ -114,14 +118,28 @@ class Resumable {
     virtual bool is_done() const = 0;
     // Read a part of a pass, and do what follows it. False: a word is outside a vocabulary.
     virtual bool go_on(Workspace& work) = 0;
+
+    const Rules rules;
+    const Search to;
+    Reading reading;
+    // Of each token that is read: its limits, the words to go on with, and </s>.
+    std::vector<uint8_t> bits;
+    std::vector<int64_t> forced, best, ends;
+    std::vector<float> scores, end_scores;
+
+    Choices choices() {
+        Choices choices{};
+        choices.limits = bits.data(), choices.forced = forced.data(), choices.drafted = ends.data();
+        choices.best = best.data(), choices.score = scores.data(), choices.drafted_score = end_scores.data();
+        choices.normalised = 1, choices.count = to.candidates;
+        return choices;
+    }
 };
 
 class BeamSearch : public Resumable {
    public:
     BeamSearch(const Searcher& model, const Rules& rules, const Search& to, Workspace& work)
-        : model(model), rules(rules), to(to), live(to.sentences) {
-        std::fill(to.passes, to.passes + to.sentences, 0);
-        std::fill(to.counts, to.counts + to.sentences, 0);
+        : Resumable(rules, to), model(model), live(to.sentences) {
         // The rows get more slots when one of them is full.
         slots = std::min(2 * to.beam * to.words_a_step + 32, to.beam * to.most);
         std::swap(keys, work.keys), std::swap(values, work.values);
@@ -149,17 +167,12 @@ class BeamSearch : public Resumable {
 
    private:
     const Searcher model;
-    const Rules rules;
-    const Search to;
     std::vector<Tree> live;
     int step = 0, slots = 0;
     Room keys, values;
     Store own{};
-    Reading reading;
-    std::vector<int64_t> best, ends, forced, parents, ended_words, alive_words;
-    std::vector<float> totals, scores, end_scores, ended_scores, alive_scores;
-    std::vector<float> ended_word_scores, alive_word_scores;
-    std::vector<uint8_t> bits;
+    std::vector<int64_t> parents, ended_words, alive_words;
+    std::vector<float> totals, ended_scores, alive_scores, ended_word_scores, alive_word_scores;
 
     Store make(int count) {
         const Stack& stack = *model.stack;
@@ -189,15 +202,6 @@ class BeamSearch : public Resumable {
         best.resize(rows * to.candidates), scores.resize(rows * to.candidates), end_scores.resize(rows);
         ends.assign(rows, rules.end);
         return true;
-    }
-
-    // Of each, the words that it may go on with, and </s>.
-    Choices choices() {
-        Choices choices{};
-        choices.limits = bits.data(), choices.forced = forced.data(), choices.drafted = ends.data();
-        choices.best = best.data(), choices.score = scores.data(), choices.drafted_score = end_scores.data();
-        choices.normalised = 1, choices.count = to.candidates;
-        return choices;
     }
 
     void extend_beams() {

@@ -71,10 +71,8 @@ class DraftedSearch : public Resumable {
    public:
     DraftedSearch(const Searcher& verifier, const Searcher& drafter, const Rules& rules, const Search& to,
                   const Drafting& how)
-        : verifier(verifier), drafter(drafter), rules(rules), to(to), how(how),
+        : Resumable(rules, to), verifier(verifier), drafter(drafter), how(how),
           trees(to.sentences), live(to.sentences), wanted(to.sentences) {
-        std::fill(to.passes, to.passes + to.sentences, 0);
-        std::fill(to.counts, to.counts + to.sentences, 0);
         for (int s = 0; s < to.sentences; ++s) {
             live[s].nodes = {trees[s].add(-1, to.starts[0], to.candidates)};
             live[s].totals = {0};
@@ -120,12 +118,9 @@ class DraftedSearch : public Resumable {
     enum Model { VERIFIER, DRAFTER };
 
     const Searcher verifier, drafter;
-    const Rules rules;
-    const Search to;
     const Drafting how;
     Model reader = DRAFTER;  // of the pass that is read
     int level = 0;           // steps of the draft
-    Reading reading;
     std::vector<Branching> trees;
     std::vector<Live> live, ahead;                 // ahead: behind the draft; none before the first round
     std::vector<std::vector<int>> wanted, unread;  // nodes that a pass reads, and those of the round
@@ -133,9 +128,9 @@ class DraftedSearch : public Resumable {
     Room keys[2], values[2];
     std::vector<std::pair<int, int>> read;  // of each that a pass reads, sentence and node
     std::vector<int32_t> paths;
-    std::vector<int64_t> best, ends, forced, parents, next;
-    std::vector<float> scores, end_scores, reached, next_scores;
-    std::vector<uint8_t> bits, needed;
+    std::vector<int64_t> parents, next;
+    std::vector<float> reached, next_scores;
+    std::vector<uint8_t> needed;
 
     const Searcher& model(Model m) const { return m == VERIFIER ? verifier : drafter; }
     Model place(Model m) const { return how.joined ? VERIFIER : m; }  // whose cache it reads
@@ -204,15 +199,6 @@ class DraftedSearch : public Resumable {
         best.resize(rows * K), scores.resize(rows * K), end_scores.resize(rows);
         ends.assign(rows, rules.end);
         return true;
-    }
-
-    // The best words behind the nodes that are read.
-    Choices choices() {
-        Choices choices{};
-        choices.limits = bits.data(), choices.forced = forced.data(), choices.drafted = ends.data();
-        choices.best = best.data(), choices.score = scores.data(), choices.drafted_score = end_scores.data();
-        choices.normalised = 1, choices.count = to.candidates;
-        return choices;
     }
 
     void keep_words() {
