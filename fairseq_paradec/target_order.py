@@ -10,7 +10,7 @@ slots, one after the other.
 | h, generation directions                  | ``directions``                                     |
 | c, words per direction and step           | ``tokens_per_direction``                           |
 | z = h·c, or 1 (table 3)                   | ``tokens_per_step``, ``alternate_ends``            |
-| y^BD, y^MD (zhang2020, equations 6, 9)    | ``sources``, ``permute``, ``restore``              |
+| y^BD, y^MD (zhang2020, equations 6, 9)    | ``sources``                                        |
 | T^BD, T^MD (equations 7, 10)              | ``positions``, and ``directions_of`` for the latter|
 | M(h, c) (equation 4)                      | ``step_mask``                                      |
 | EOD (imamura2020, section 3.2)            | ``</s>``, with ``double_token`` until a step is full|
@@ -19,8 +19,7 @@ slots, one after the other.
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from .errors import needs, option_error
 
@@ -28,8 +27,8 @@ from .errors import needs, option_error
 class SlotBatch(NamedTuple):
     """A batch of reordered targets for training."""
 
-    prev_output_tokens: Tensor  # B×T decoder inputs, ``<pad>`` after a row's last step
-    target: Tensor  # B×T predicted tokens, ``<pad>`` where there is no loss
+    prev_output_tokens: np.ndarray  # B×T decoder inputs, ``<pad>`` after a row's last step
+    target: np.ndarray  # B×T predicted tokens, ``<pad>`` where there is no loss
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class TargetOrder:
 
     # ---- the order -----------------------------------------------------------------------------
 
-    def sources(self, lengths: Tensor, width: int) -> Tensor:
+    def sources(self, lengths: np.ndarray, width: int) -> np.ndarray:
         """Return the word of each slot.
 
         Args:
@@ -114,31 +113,23 @@ class TargetOrder:
             B×W 0-based words; from slot n on, the slot's own number.
         """
         n = lengths[:, None]  # B×1
-        t = torch.arange(width, device=lengths.device)  # W
+        t = np.arange(width)  # W
         if self.directions == 1:
-            word = n - 1 - t if self.right_to_left else t.expand(len(lengths), -1)
+            word = n - 1 - t if self.right_to_left else t
         elif self.middle_to_side:
-            middle = (n + 1).div(2, rounding_mode="floor")  # the left half, the longer one
-            k = t.div(2, rounding_mode="floor")
-            word = torch.where(t % 2 == 0, middle - 1 - k, middle + k)
+            middle = (n + 1) // 2  # the left half, the longer one
+            k = t // 2
+            word = np.where(t % 2 == 0, middle - 1 - k, middle + k)
         else:
             # Slot t is the k-th of direction d, which runs over segment g from its left or right.
             segments = self.directions // 2
-            d, k = t % self.directions, t.div(self.directions, rounding_mode="floor")
+            d, k = t % self.directions, t // self.directions
             g = d % segments
-            share, rest = n.div(segments, rounding_mode="floor"), n % segments
-            first = g * share + torch.minimum(g, rest)  # B×W: the segment's first word
+            share, rest = n // segments, n % segments
+            first = g * share + np.minimum(g, rest)  # B×W: the segment's first word
             size = share + (g < rest)
-            word = torch.where(d < segments, first + k, first + size - 1 - k)
-        return torch.where(t < n, word, t)
-
-    def permute(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """Reorder words to slots: B×W, whose first ``lengths`` are words; the rest stays."""
-        return words.gather(1, self.sources(lengths, words.size(1)))
-
-    def restore(self, slots: Tensor, lengths: Tensor) -> Tensor:
-        """Undo ``permute``: B×W values by slot -> B×W values by word."""
-        return torch.empty_like(slots).scatter_(1, self.sources(lengths, slots.size(1)), slots)
+            word = np.where(d < segments, first + k, first + size - 1 - k)
+        return np.where(t < n, word, t)
 
     # ---- positions, directions and masks of a model --------------------------------------------
 
@@ -147,23 +138,23 @@ class TargetOrder:
         """Whether positions are the slots' own numbers."""
         return self.directions == 1 or self.double_token or self.vanilla_positions
 
-    def positions(self, width: int) -> Tensor:
+    def positions(self, width: int) -> np.ndarray:
         """Return the position of each input row, W.
 
         Two directions: +1, -1, +2, -2, ... (zhang2020, equation 7). More: the number of earlier
         rows of the same direction (equation 10). One direction, ``double_token`` or
         ``vanilla_positions``: 0, 1, 2, ...
         """
-        t = torch.arange(width)
+        t = np.arange(width)
         if self.counts_slots:
             return t
         if self.directions > 2:
-            return t.div(self.directions, rounding_mode="floor")
-        return (t.div(2, rounding_mode="floor") + 1) * (1 - 2 * (t % 2))
+            return t // self.directions
+        return (t // 2 + 1) * (1 - 2 * (t % 2))
 
-    def directions_of(self, width: int) -> Tensor:
+    def directions_of(self, width: int) -> np.ndarray:
         """Return the direction of each slot, W numbers below h."""
-        return torch.arange(width) % self.directions
+        return np.arange(width) % self.directions
 
     def direction_name(self, direction: int) -> str:
         """Name a direction: its number from 1, and → where it writes from left to right, else ←."""
@@ -173,14 +164,14 @@ class TargetOrder:
             backwards = direction >= self.directions // 2
         return f"{direction + 1}{'←' if backwards != self.middle_to_side else '→'}"
 
-    def step_mask(self, width: int) -> Tensor:
+    def step_mask(self, width: int) -> np.ndarray:
         """Return the mask, W×W: True where input row i attends to row j (equation 4).
 
         Rows attend to all steps up to their own.
         """
-        t = torch.arange(width)
-        step = t if self.vanilla_mask else t.div(self.tokens_per_step, rounding_mode="floor")
-        seen = step[:, None] >= step[None, :]
+        t = np.arange(width)
+        step = t if self.vanilla_mask else t // self.tokens_per_step
+        seen: np.ndarray = step[:, None] >= step[None, :]
         if self.independent_directions:
             d = self.directions_of(width)
             seen &= d[:, None] == d[None, :]
@@ -195,7 +186,7 @@ class TargetOrder:
         """Return the inputs of the first step: ``</s>``, as fairseq starts; in pairs, <s> </s>."""
         return [bos, eos] if self.double_token else [eos] * self.tokens_per_step
 
-    def training_batch(self, target: Tensor, bos: int, eos: int, pad: int) -> SlotBatch:
+    def training_batch(self, target: np.ndarray, bos: int, eos: int, pad: int) -> SlotBatch:
         """Reorder targets to slots, and make the decoder's inputs.
 
         Inputs fill whole steps, so that a slot attends to every input of its own step, independent
@@ -211,18 +202,21 @@ class TargetOrder:
             Inputs and targets, B×T, where T is the longest row's number of slots in whole steps.
         """
         z = self.tokens_per_step
-        lengths = target.ne(pad).sum(dim=1) - 1  # n
-        width = self.whole_steps(target.size(1))
-        slots = target.new_full((len(target), width), pad)
-        slots[:, : target.size(1)] = self.permute(target, lengths)
-        t = torch.arange(width, device=target.device)
-        steps = (lengths + z).div(z, rounding_mode="floor")  # the steps of n + 1 slots
+        lengths = (target != pad).sum(axis=1) - 1  # n
+        width = self.whole_steps(target.shape[1])
+        slots = np.full((len(target), width), pad)
+        words = self.sources(lengths, target.shape[1])
+        slots[:, : target.shape[1]] = np.take_along_axis(target, words, axis=1)
+        t = np.arange(width)
+        steps = (lengths + z) // z  # the steps of n + 1 slots
         rows = (steps * z)[:, None]  # B×1: the number of inputs of a row
         if self.double_token:
-            slots = slots.masked_fill((t >= lengths[:, None]) & (t < rows), eos)
-        start = torch.tensor(self.start(bos, eos), device=target.device).expand(len(target), -1)
-        inputs = torch.cat((start, slots[:, : width - z]), dim=1)
-        return SlotBatch(inputs.masked_fill(t >= rows, pad), slots)
+            slots[(t >= lengths[:, None]) & (t < rows)] = eos
+        inputs = np.concatenate(
+            (np.tile(self.start(bos, eos), (len(target), 1)), slots[:, : width - z]), axis=1
+        )
+        inputs[t >= rows] = pad
+        return SlotBatch(inputs, slots)
 
 
 def order_of(model: Any) -> TargetOrder:

@@ -7,8 +7,7 @@ Rules are pure functions.
 import math
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..errors import needs
 from ..token_rules import Scored
@@ -34,11 +33,11 @@ class ExactMatch:
         """Whether the native loop has this rule."""
         return type(self) in (ExactMatch, Unchanged)
 
-    def passes(self, draft: Tensor, scored: Scored) -> Tensor:
+    def passes(self, draft: np.ndarray, scored: Scored) -> np.ndarray:
         """Return which tokens pass by themselves, whatever is before them, B×K; see ``accept``."""
-        return draft.eq(scored.tokens[:, : draft.size(1)])
+        return _equal(draft, scored)
 
-    def accept(self, draft: Tensor, scored: Scored) -> Tensor:
+    def accept(self, draft: np.ndarray, scored: Scored) -> np.ndarray:
         """Count the accepted tokens of each row.
 
         Args:
@@ -90,11 +89,12 @@ class TopKMargin(ExactMatch):
         self.topk = topk
         self.margin = margin
 
-    def passes(self, draft: Tensor, scored: Scored) -> Tensor:
+    def passes(self, draft: np.ndarray, scored: Scored) -> np.ndarray:
         """Return which tokens pass by themselves; see ExactMatch."""
         drafted, higher = scored.draft_scores, scored.draft_ranks
         assert drafted is not None and higher is not None
-        near = scored.scores[:, : draft.size(1)] - drafted <= self.margin
+        with np.errstate(invalid="ignore"):  # -inf less itself
+            near = scored.scores[:, : draft.shape[1]] - drafted <= self.margin
         return (higher < self.topk) & near & (drafted > -math.inf)
 
 
@@ -109,17 +109,16 @@ class Distance(ExactMatch):
             only if it equals the verifier's choice.
     """
 
-    def __init__(self, limit: int, numbers: Tensor) -> None:
+    def __init__(self, limit: int, numbers: np.ndarray) -> None:
         self.limit = limit
         self.numbers = numbers
 
-    def passes(self, draft: Tensor, scored: Scored) -> Tensor:
+    def passes(self, draft: np.ndarray, scored: Scored) -> np.ndarray:
         """Return which tokens pass by themselves; see ExactMatch."""
-        choice = scored.tokens[:, : draft.size(1)]
-        self.numbers = self.numbers.to(draft.device)
-        near = (self.numbers[draft] - self.numbers[choice]).abs() <= self.limit
+        choice = scored.tokens[:, : draft.shape[1]]
+        near = np.abs(self.numbers[draft] - self.numbers[choice]) <= self.limit
         assert scored.draft_scores is not None
-        return draft.eq(choice) | (near & (scored.draft_scores > -math.inf))
+        return _equal(draft, scored) | (near & (scored.draft_scores > -math.inf))
 
 
 class AtLeast(ExactMatch):
@@ -139,13 +138,13 @@ class AtLeast(ExactMatch):
         self.least = least
         self.pad = pad
 
-    def accept(self, draft: Tensor, scored: Scored) -> Tensor:
+    def accept(self, draft: np.ndarray, scored: Scored) -> np.ndarray:
         """Count the accepted tokens of each row; see ExactMatch."""
-        forced = draft[:, : self.least].ne(self.pad).sum(dim=1)
-        return self.rule.accept(draft, scored).maximum(forced)
+        forced = (draft[:, : self.least] != self.pad).sum(axis=1)
+        return np.maximum(self.rule.accept(draft, scored), forced)
 
 
-def numbers_of(words: Any, limit: int) -> Tensor:
+def numbers_of(words: Any, limit: int) -> np.ndarray:
     """Return the number of each token of a dictionary, V; NaN for special symbols; see Distance.
 
     Raises:
@@ -164,9 +163,16 @@ def numbers_of(words: Any, limit: int) -> Tensor:
                 f"a dictionary of whole numbers; {words[token]!r} has no distance",
             )
         values[token] = float(words[token])
-    return torch.tensor(values, dtype=torch.float64)  # whole numbers up to 2^53 are exact
+    return np.array(values)  # whole numbers up to 2^53 are exact
 
 
-def _leading(passes: Tensor) -> Tensor:
+def _equal(draft: np.ndarray, scored: Scored) -> np.ndarray:
+    """Return which drafted tokens are the verifier's choices, B×K."""
+    equal: np.ndarray = draft == scored.tokens[:, : draft.shape[1]]
+    return equal
+
+
+def _leading(passes: np.ndarray) -> np.ndarray:
     """Count the True values before the first False: B×K -> B."""
-    return passes.to(torch.long).cumprod(dim=1).sum(dim=1)
+    counts: np.ndarray = np.logical_and.accumulate(passes, axis=1).sum(axis=1)
+    return counts

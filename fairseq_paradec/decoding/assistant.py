@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..engine.chunk import ChunkScorer
 from ..engine.masks import Tree
@@ -15,10 +14,9 @@ from ..engine.native.library import Drafted, DraftedBy
 from ..engine.projection import DraftProjection
 from ..errors import nan_error
 from ..row import Row
-from ..token_rules import TokenRules, starts_of
+from ..token_rules import Sampling, TokenRules, starts_of
 from .drafting import BlockSizes, propose_trees
 from .loop import Drafter, Proposal, Verdict, no_draft, num_to_score
-from .sampling import Sampling
 from .trees import CHOICES, Growth
 from .writing import read_rows, write
 
@@ -137,16 +135,16 @@ class TreeAssistant(AssistantDrafter):
             return no_draft(len(rows))
         hidden = read_rows(self.scorer, rows, self.rules)  # B×1×D
         self.read = [1 + len(row.tokens) for row in rows]
-        device, starts = self.rules.device, starts_of(rows)
+        starts = starts_of(rows)
         self.trees = [Growth(self.most_nodes, n, self.least, self.rules.eos) for n in counts]
         level = 0
         while True:
-            depths = torch.full(hidden.shape[:2], level, dtype=torch.int32, device=device)
+            depths = np.full(hidden.shape[:2], level, np.int32)
             at = self.rules.at(rows, starts, depths)
             tokens, log_probs = self.projection.candidates(
                 self.scorer.projection, hidden, at, CHOICES
             )
-            if bool(torch.isnan(log_probs).any()):
+            if np.isnan(log_probs).any():
                 raise nan_error(self.flag, [self.scorer.model])
             for tree, *offered in zip(self.trees, tokens.tolist(), log_probs.tolist(), strict=True):
                 tree.offer(*offered)
@@ -157,9 +155,9 @@ class TreeAssistant(AssistantDrafter):
             level += 1
         return propose_trees([tree.cut() for tree in self.trees])
 
-    def _read_fronts(self, width: int, level: int) -> Tensor:
+    def _read_fronts(self, width: int, level: int) -> Any:
         """Read the front of each tree: -> B×F×D."""
-        cached, device = self.scorer.cache.lengths, self.rules.device
+        cached = self.scorer.cache.lengths
         size = max(n - start for n, start in zip(cached, self.read, strict=True)) + width
         chunk, sees = [], []
         for tree, n, start in zip(self.trees, cached, self.read, strict=True):
@@ -168,9 +166,8 @@ class TreeAssistant(AssistantDrafter):
             chunk.append([*(tree.tokens[i] for i in tree.front), *[self.rules.pad] * blank])
             seen = [[slot in path for slot in range(size)] for path in paths]
             sees.append(seen + [[False] * size] * blank)
-        depths = torch.full((len(cached), width), level, dtype=torch.int32, device=device)
-        tree_mask = Tree(self.read, torch.tensor(sees, device=device), depths)
-        hidden = self.scorer.step(torch.tensor(chunk, device=device), tree_mask)
+        depths = np.full((len(cached), width), level, np.int32)
+        hidden = self.scorer.step(np.array(chunk), Tree(self.read, np.array(sees), depths))
         fronts = [len(tree.front) for tree in self.trees]
         self.scorer.keep([n + more for n, more in zip(cached, fronts, strict=True)])
         return hidden

@@ -113,8 +113,9 @@ class Audit:
                 prefix = None if prefix_tokens is None else prefix_tokens[[b]]
                 verdicts.append(self._verdict_of_beam(row, first, second, prefix, bos_token))
                 continue
-            tokens = ours[0]["tokens"]
-            verdicts.append(self._verdict(row, tokens, theirs[0]["tokens"].to(tokens), bos_token))
+            theirs_first = theirs[0]["tokens"]
+            tokens = torch.as_tensor(ours[0]["tokens"]).to(theirs_first)
+            verdicts.append(self._verdict(row, tokens, theirs_first, bos_token))
         return verdicts
 
     def _verdict_of_beam(

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..engine.chunk import ChunkScorer
 from ..engine.masks import Mask
@@ -20,10 +18,10 @@ from .beam_output import Results, Written
 class Candidates(NamedTuple):
     """Hypotheses extended by one step; S sentences, C candidates each, z words per step."""
 
-    scores: Tensor  # S×C, scores of whole hypotheses; -inf for no candidate
-    parents: Tensor  # S×C, the hypothesis of the beam that each candidate extends
-    words: Tensor  # S×C×z; words after a ``</s>`` are ignored
-    word_scores: Tensor  # S×C×z, the words' log-probabilities
+    scores: np.ndarray  # S×C, scores of whole hypotheses; -inf for no candidate
+    parents: np.ndarray  # S×C, the hypothesis of the beam that each candidate extends
+    words: np.ndarray  # S×C×z; words after a ``</s>`` are ignored
+    word_scores: np.ndarray  # S×C×z, the words' log-probabilities
 
 
 class Extension(NamedTuple):
@@ -34,7 +32,7 @@ class Extension(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Hypotheses after a step, on the host; S sentences, W hypotheses, z words a step."""
+    """Hypotheses after a step; S sentences, W hypotheses, z words a step."""
 
     words: np.ndarray  # S×W×z
     scores: np.ndarray  # S×W×z, their log-probabilities
@@ -64,11 +62,10 @@ class BeamSearch:
     count: int  # N, the number of words of a slot that ``extend`` needs
     # extends the beams by one step. It takes each slot's best words, S×W×z×N; and the hypotheses'
     # scores so far, S×W, -inf for no hypothesis.
-    extend: Callable[[Best, Tensor], Extension]
+    extend: Callable[[Best, np.ndarray], Extension]
 
-    @torch.inference_mode()
     def run(
-        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
+        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules
     ) -> tuple[list[list[Written]], list[int]]:
         """Encode, and extend the beams step by step until each sentence has its hypotheses.
 
@@ -76,7 +73,7 @@ class BeamSearch:
             B lists of hypotheses, in the order in which they finish, and each sentence's number of
             passes.
         """
-        order, beam, device = self.results.order, self.beam_size, rules.device
+        order, beam = self.results.order, self.beam_size
         z = order.tokens_per_step
         self.scorer.encode(net_input)
         if self._at_once:
@@ -86,22 +83,22 @@ class BeamSearch:
         live = list(rows)  # S sentences
         # 1. One hypothesis per sentence: z start symbols, score 0.
         start = order.start(self.bos, rules.start)
-        inputs = torch.tensor([start] * len(live), device=device)  # (S·W)×z
-        scores = torch.zeros(len(live), 1, device=device)  # S×W
+        inputs = np.array([start] * len(live))  # (S·W)×z
+        scores = np.zeros((len(live), 1))  # S×W
         steps: list[Step] = []
         written = 0  # t
         while live:
             # 2. One pass predicts the words of all z slots, independently of each other.
-            width = scores.size(1)
-            hidden = self.scorer.step(inputs, mask=self._mask(written, device))
+            width = scores.shape[1]
+            hidden = self.scorer.step(inputs, mask=self._mask(written))
             repeated = [row for row in live for _ in range(width)]
             at = rules.at(repeated, [written] * len(repeated))
             choices = self.scorer.best(hidden, at, self.count)  # (S·W)×z×N
-            best = Best(*(part.unflatten(0, (len(live), width)) for part in choices))
-            step = self.extend(best, scores.to(best.scores.dtype))
+            best = Best(*(part.reshape(len(live), width, *part.shape[1:]) for part in choices))
+            step = self.extend(best, scores.astype(best.scores.dtype))
             written += z
-            # 3. Ended hypotheses leave the beam. Only here the host reads what was computed.
-            ended, alive = self._on_host(step, best)
+            # 3. Ended hypotheses leave the beam.
+            ended, alive = self._with_runners_up(step, best)
             most = np.where(np.isfinite(alive.totals), alive.totals, -np.inf).max(axis=1)
             for row in live:
                 passes[row.index] += 1
@@ -121,14 +118,10 @@ class BeamSearch:
                 break
             steps.append(Step(*(part[stay] for part in alive)))
             index = (steps[-1].parents + width * steps[-1].places[:, None]).ravel().tolist()
-            scores, words = step.alive.scores, step.alive.words
-            if len(stay) < len(live):
-                picked = torch.tensor(stay, device=device)
-                scores, words = scores.index_select(0, picked), words.index_select(0, picked)
-            inputs = words.flatten(0, 1)
+            scores, inputs = steps[-1].totals, steps[-1].words.reshape(-1, z)
             self.scorer.keep([written] * (len(live) * width))
             if index != list(range(len(live) * width)):
-                same = len(stay) == len(live) and scores.size(1) == width
+                same = len(stay) == len(live) and scores.shape[1] == width
                 self.scorer.reorder(index, same_source=same)
             live = [live[s] for s in stay]
         return finished, passes
@@ -153,22 +146,20 @@ class BeamSearch:
         searched = self.scorer.search(rules.at(rows), how)
         return list(map(hypotheses_of, searched)), [sentence.passes for sentence in searched]
 
-    def _mask(self, written: int, device: torch.device) -> Mask:
+    def _mask(self, written: int) -> Mask:
         """Return the mask of the step that begins at slot ``written``, for StepScorer.step."""
         order = self.results.order
         if not order.vanilla_mask and not order.independent_directions:
             return "all"
-        seen = order.step_mask(written + order.tokens_per_step)
-        return seen[written:].to(device)
+        return order.step_mask(written + order.tokens_per_step)[written:]
 
-    def _on_host(self, step: Extension, best: Best) -> list[Step]:
-        """Return candidates as arrays; ``others`` only for a trace."""
-        arrays = arrays_of([*step.ended, *step.alive])
+    def _with_runners_up(self, step: Extension, best: Best) -> list[Step]:
+        """Return candidates as steps; ``others`` only for a trace."""
         from_best: list[np.ndarray] = []
         if self.results.record_tokens:
-            from_best = arrays_of([part[..., :2] for part in best[:2]])
+            from_best = [part[..., :2] for part in best[:2]]
         steps = []
-        for totals, parents, words, scores in (arrays[:4], arrays[4:]):
+        for totals, parents, words, scores in step:
             others = np.zeros((*words.shape, 2 if from_best else 0))
             if from_best:
                 (first, second), values = (
@@ -179,24 +170,6 @@ class BeamSearch:
                 others[..., 1] = np.where(first == words, values[1], values[0])
             steps.append(Step(words, scores, others, totals, parents, np.arange(len(words))))
         return steps
-
-
-def arrays_of(parts: Sequence[Tensor], at_once: bool | None = None) -> list[np.ndarray]:
-    """Return tensors as arrays.
-
-    Args:
-        parts: tensors of one device.
-        at_once: whether they come to the host in one copy, for which it waits once. None: from a
-            device, they do. They are numbers below 2**53, or in fp32 or fp64.
-    """
-    if not (parts[0].device.type != "cpu" if at_once is None else at_once):
-        return [part.numpy(force=True) for part in parts]
-    joined = torch.cat([part.flatten().double() for part in parts]).numpy(force=True)
-    pieces = np.split(joined, np.cumsum([part.numel() for part in parts])[:-1])
-    return [
-        piece.reshape(part.shape).astype(torch.empty(0, dtype=part.dtype).numpy().dtype)
-        for piece, part in zip(pieces, parts, strict=True)
-    ]
 
 
 def hypotheses_of(searched: Searched) -> list[Written]:

@@ -20,8 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..engine.masks import Tree
 from ..engine.scorers import Scorer
@@ -130,7 +129,7 @@ class Reader:
         dtype: of the last scores.
     """
 
-    dtype = torch.float32
+    dtype = np.dtype(np.float32)
 
     def __init__(
         self,
@@ -155,9 +154,9 @@ class Reader:
             new.append(sorted(set[int]().union(*map(beam.tree.path, nodes)).difference(held)))
         width = max(map(len, new))
         size = max(map(len, self.held)) + width
-        depths = torch.zeros(len(beams), width, dtype=torch.int32)
-        chunk = torch.full((len(beams), width), self.rules.pad)
-        sees = torch.zeros(len(beams), width, size, dtype=torch.bool)
+        depths = np.zeros((len(beams), width), np.int32)
+        chunk = np.full((len(beams), width), self.rules.pad)
+        sees = np.zeros((len(beams), width, size), bool)
         for b, (beam, nodes) in enumerate(zip(beams, new, strict=True)):
             tree, held = beam.tree, self.held[b]
             held += nodes
@@ -165,9 +164,8 @@ class Reader:
             for i, node in enumerate(nodes):
                 chunk[b, i], depths[b, i] = tree.tokens[node], tree.depths[node]
                 sees[b, i, [slots[n] for n in tree.path(node)]] = True
-        bases, device = [0] * len(beams), self.rules.device
-        depths = depths.to(device)
-        hidden = self.scorer.step(chunk.to(device), Tree(bases, sees.to(device), depths))
+        bases = [0] * len(beams)
+        hidden = self.scorer.step(chunk, Tree(bases, sees, depths))
         self.roll_back()
         best = self.best(hidden, self.rules.at([beam.row for beam in beams], bases, depths))
         self.dtype = best.scores.dtype
@@ -216,11 +214,11 @@ class DraftedBeamSearch:
     joined: bool  # whether they have
     depth: int  # D, the most steps of a draft
     beam_size: int  # the number of hypotheses that a sentence finishes, B
-    extend: Callable[[Best, Tensor], Extension]  # a step of the search; see ``BeamSearch.extend``
+    # a step of the search; see ``BeamSearch.extend``
+    extend: Callable[[Best, np.ndarray], Extension]
     rank: Callable[[Written], float]  # the value by which finished hypotheses are compared
     rules: TokenRules  # which tokens are allowed
 
-    @torch.inference_mode()
     def run(self, rows: Sequence[Row]) -> tuple[list[list[Written]], list[list[Round]]]:
         """Search until each sentence has its hypotheses; the encoders have run.
 
@@ -324,15 +322,11 @@ class DraftedBeamSearch:
             totals.append(beam.totals + [-math.inf] * blank)
         dtype = self.verifier.dtype
         best = Best(
-            torch.tensor([[node_words.tokens for node_words in row] for row in some])[:, :, None],
-            torch.tensor([[node_words.scores for node_words in row] for row in some], dtype=dtype)[
-                :, :, None
-            ],
-            torch.tensor([[node_words.end for node_words in row] for row in some], dtype=dtype)[
-                :, :, None
-            ],
+            np.array([[words.tokens for words in row] for row in some])[:, :, None],
+            np.array([[words.scores for words in row] for row in some], dtype)[:, :, None],
+            np.array([[words.end for words in row] for row in some], dtype)[:, :, None],
         )
-        ended, alive = self.extend(best, torch.tensor(totals, dtype=dtype))
+        ended, alive = self.extend(best, np.array(totals, dtype))
         ends, more = (
             zip(*(part.tolist() for part in (group.parents, group.scores, group.words[..., 0])))
             for group in (ended, alive)

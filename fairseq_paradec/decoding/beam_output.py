@@ -1,21 +1,17 @@
 """Finished hypotheses of a beam search, in the formats of fairseq and of the reports."""
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..records import PassRecord, PassTokens
 from ..row import Row
 from ..target_order import TargetOrder
 from .hypotheses import without_repetitions
-
-#: A hypothesis' tokens in natural order, with ``</s>``; their scores; and its rank.
-Ordered = tuple[list[int], list[float], float]
 
 
 @dataclass
@@ -34,7 +30,7 @@ class Written:
 @functools.lru_cache(maxsize=1024)
 def _places(order: TargetOrder, count: int) -> list[int]:
     """Return the natural position of each of n words; callers must not change the list."""
-    return order.sources(torch.tensor([count]), count)[0].tolist()
+    return order.sources(np.array([count]), count)[0].tolist()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -100,7 +96,6 @@ class Results:
         rows: Sequence[Row],
         finished: Sequence[list[Written]],
         passes: Sequence[int],
-        device: torch.device,
         beam_size: int,
     ) -> list[list[dict[str, Any]]]:
         """Return the hypotheses of a batch, a sentence's best first, and fill in its rows.
@@ -114,58 +109,40 @@ class Results:
             if self.order.tokens_per_step == len(best) == 1 and row.ends_in_prefix(self.eos):
                 best *= beam_size  # as in fairseq, whose hypotheses all end there
             ranked.append(best)
-        ordered = [self._ordered(hypo) for hypos in ranked for hypo in hypos]
-        # A batch goes to the device at once; hypothesis by hypothesis it would take longer than the
-        # search.
-        sizes = [len(tokens) for tokens, _, _ in ordered]
-        tokens = torch.tensor([*chain.from_iterable(tokens for tokens, _, _ in ordered)])
-        scores = torch.tensor([*chain.from_iterable(scores for _, scores, _ in ordered)])
-        ranks = torch.tensor([rank for _, _, rank in ordered])
-        on_host = zip(tokens.split(sizes), scores.split(sizes), strict=True)
-        on_device = zip(
-            tokens.to(device).split(sizes),
-            ranks.to(device).unbind(),
-            scores.to(device).split(sizes),
-            strict=True,
-        )
         filled = []
         for row, hypos, count in zip(rows, ranked, passes, strict=True):
-            row.tokens, row.scores = (part.tolist() for part in next(on_host))
-            for _ in hypos[1:]:
-                next(on_host)
+            filled.append([self._hypothesis(hypo, count) for hypo in hypos])
+            first = filled[-1][0]
+            row.tokens, row.scores = first["tokens"].tolist(), first["positional_scores"].tolist()
             row.passes = self._passes(hypos[0], count)
             row.finished = True
-            filled.append([self._hypothesis(hypo, count, *next(on_device)) for hypo in hypos])
         return filled
 
-    def _ordered(self, hypo: Written) -> Ordered:
-        """Return a finished hypothesis in natural order."""
+    def _ordered(self, hypo: Written) -> tuple[list[int], list[float]]:
+        """Return a hypothesis' tokens in natural order, with ``</s>``, and their scores."""
         kept = _slots(self.order, len(hypo.words))
         if self.longest is not None:
             left = without_repetitions([hypo.words[t] for t in kept], self.longest)
             kept = [kept[i] for i in left]
         tokens = [*(hypo.words[t] for t in kept), self.eos]
         scores = [*(hypo.word_scores[t] for t in kept), hypo.word_scores[-1]]
-        return tokens, scores, self.rank(hypo)
+        return tokens, scores
 
-    def _hypothesis(
-        self, hypo: Written, passes: int, tokens: Tensor, rank: Tensor, scores: Tensor
-    ) -> dict[str, Any]:
-        """Return a finished hypothesis as fairseq's, of its tensors."""
+    def _hypothesis(self, hypo: Written, passes: int) -> dict[str, Any]:
+        """Return a finished hypothesis as fairseq's; see ``hypothesis``."""
+        tokens, scores = self._ordered(hypo)
         history = []
         if self.record_tokens:
             z, order = self.order.tokens_per_step, _slots(self.order, len(hypo.words))
             ends = range(z, len(hypo.words) + 1, z)  # the ends of all steps but the last
-            states = [[hypo.words[t] for t in order if t < end] for end in ends]
-            history = [*(torch.tensor(state, device=tokens.device) for state in states), tokens]
+            history = [[hypo.words[t] for t in order if t < end] for end in ends]
+            history.append(tokens)
         return {
-            "tokens": tokens,
-            "score": rank,
-            "positional_scores": scores,
-            "attention": torch.empty(0),
-            "alignment": torch.empty(0),
+            "tokens": np.array(tokens, np.int64),
+            "score": np.float32(self.rank(hypo)),
+            "positional_scores": np.array(scores, np.float32),
             "steps": passes,
-            "history": [{"tokens": state} for state in history],
+            "history": [{"tokens": np.array(state, np.int64)} for state in history],
         }
 
     def _passes(self, hypo: Written, count: int) -> list[PassRecord]:
@@ -184,8 +161,7 @@ class Results:
             if self.record_tokens:
                 record.directions = names[part]
                 others = [
-                    None if value == -torch.inf else (w, value)
-                    for w, value in hypo.runners_up[part]
+                    None if value == -math.inf else (w, value) for w, value in hypo.runners_up[part]
                 ]
                 record.tokens = PassTokens(
                     [],

@@ -4,9 +4,9 @@ import abc
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from ..engine.chunk import pick
 from ..engine.projection import DraftProjection
 from ..errors import UsageError
 from ..row import Row
@@ -81,7 +81,7 @@ class ModelDrafter(Drafter):
         self.most_nodes = most_nodes
 
     @abc.abstractmethod
-    def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
+    def hidden(self, rows: Sequence[Row], count: int) -> Any:
         """Return the states that predict the next ``count`` positions of each row, B×K×D."""
 
     @abc.abstractmethod
@@ -100,7 +100,7 @@ class ModelDrafter(Drafter):
         scored = self.projection.choose(
             self.scorer.projection, hidden, self.rules.at(rows), self.traced
         )
-        if bool(torch.isnan(scored.scores).any()):
+        if np.isnan(scored.scores).any():
             raise self.nan_error()
         drafts = []
         for draft, count in zip(scored.tokens.tolist(), counts, strict=True):
@@ -109,16 +109,16 @@ class ModelDrafter(Drafter):
             drafts.append(draft[: draft.index(eos) + 1] if eos in draft else draft)
         confidences = None
         if self.traced:
-            shares = scored.scores.exp().tolist()
+            shares = np.exp(scored.scores).tolist()
             confidences = [row[: len(d)] for row, d in zip(shares, drafts, strict=True)]
         return Proposal(drafts, num_to_score(drafts, self.rules.eos), confidences)
 
-    def _trees(self, hidden: Tensor, rows: Sequence[Row], counts: list[int], most: int) -> Proposal:
+    def _trees(self, hidden: Any, rows: Sequence[Row], counts: list[int], most: int) -> Proposal:
         """Draft the likeliest paths of each row, as trees of at most ``most`` nodes."""
         tokens, log_probs = self.projection.candidates(
             self.scorer.projection, hidden, self.rules.at(rows), CHOICES
         )
-        if bool(torch.isnan(log_probs).any()):
+        if np.isnan(log_probs).any():
             raise self.nan_error()
         offered = zip(tokens.tolist(), log_probs.tolist(), counts, strict=True)
         return propose_trees(
@@ -139,7 +139,7 @@ class StateDrafter(ModelDrafter):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.states: Tensor | None = None  # B×D after the first pass
+        self.states: Any = None  # B×D after the first pass
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Draft tokens for each row; none before the first pass."""
@@ -149,11 +149,10 @@ class StateDrafter(ModelDrafter):
         """Keep the states after the accepted tokens, B×R×D -> B×D."""
         if self.states is not None:  # the first pass has no draft
             super().observe(verdict)
-        hidden: Tensor = verdict.hidden
         # A row that ends with a drafted </s> may have no state after it, and needs none.
-        where = torch.tensor(verdict.num_accepted, device=hidden.device)
-        where = where.clamp(max=hidden.size(1) - 1)
-        self.states = hidden[torch.arange(hidden.size(0), device=hidden.device), where]
+        last = verdict.hidden.shape[1] - 1
+        where = np.array([[min(count, last)] for count in verdict.num_accepted])
+        self.states = pick(verdict.hidden, where)[:, 0]
 
     def drop(self, stay: Sequence[int]) -> None:
         """Keep the block sizes and states of these rows."""

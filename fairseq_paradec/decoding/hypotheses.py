@@ -2,40 +2,37 @@
 
 from typing import Any
 
-import torch
+import numpy as np
 
 from ..row import Row
 
 
-def hypothesis(row: Row, device: torch.device, normalise: bool, len_penalty: float) -> dict:
+def hypothesis(row: Row, normalise: bool, len_penalty: float) -> dict[str, Any]:
     """Turn a finished row into a fairseq hypothesis.
 
     Returns:
         ``tokens`` (T, with ``</s>``), ``score``, ``positional_scores`` (T, natural log),
-        ``attention`` and ``alignment`` (empty), ``steps`` (decoder passes), ``num_drafted``
-        and ``num_accepted`` (drafted and accepted tokens of each pass), ``given`` (whether each
-        pass's draft is from an earlier output), ``history`` (the output after each pass, if a
-        trace is kept).
+        ``steps`` (decoder passes), ``num_drafted`` and ``num_accepted`` (drafted and accepted
+        tokens of each pass), ``given`` (whether each pass's draft is from an earlier output),
+        ``history`` (the output after each pass, if a trace is kept).
     """
-    positional_scores = torch.tensor(row.scores, device=device)
+    positional_scores = np.array(row.scores, np.float32)
     score = positional_scores.sum()
     if normalise:
-        score = score / len(row.tokens) ** len_penalty
+        score = score / np.float32(len(row.tokens) ** len_penalty)
     return {
-        "tokens": torch.tensor(row.tokens, device=device),
+        "tokens": np.array(row.tokens, np.int64),
         "score": score,
         "positional_scores": positional_scores,
-        "attention": torch.empty(0),
-        "alignment": torch.empty(0),
         "steps": len(row.passes),
         "num_drafted": [record.num_drafted for record in row.passes],
         "num_accepted": [record.num_accepted for record in row.passes],
         "given": [record.given for record in row.passes],
-        "history": history(row, device),
+        "history": history(row),
     }
 
 
-def history(row: Row, device: torch.device) -> list[dict[str, Any]]:
+def history(row: Row) -> list[dict[str, Any]]:
     """Return the row's tokens after each pass: the final tokens, then the new predictions."""
     states = []
     for record in row.passes:
@@ -43,7 +40,7 @@ def history(row: Row, device: torch.device) -> list[dict[str, Any]]:
             accepted = record.num_accepted
             block = record.tokens.draft[:accepted] + record.tokens.verifier[accepted:]
             known = row.tokens[: record.start] + block
-            states.append({"tokens": torch.tensor(known, device=device)})
+            states.append({"tokens": np.array(known, np.int64)})
     return states
 
 
@@ -64,14 +61,12 @@ def without_repetitions(tokens: list[int], longest: int) -> list[int]:
     return kept
 
 
-def empty_hypothesis(eos: int, device: torch.device) -> dict:
+def empty_hypothesis(eos: int) -> dict[str, Any]:
     """Return the hypothesis of a sentence that cannot be decoded: ``</s>`` alone."""
     return {
-        "tokens": torch.tensor([eos], device=device),
-        "score": torch.tensor(0.0, device=device),
-        "positional_scores": torch.zeros(1, device=device),
-        "attention": torch.empty(0),
-        "alignment": torch.empty(0),
+        "tokens": np.array([eos]),
+        "score": np.float32(0.0),
+        "positional_scores": np.zeros(1, np.float32),
         "steps": 0,
         "history": [],
     }

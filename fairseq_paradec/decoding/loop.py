@@ -8,17 +8,15 @@ import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..engine.native.drafts import NativeDrafting
 from ..records import PassRecord
 from ..row import Row
-from ..token_rules import Positions, Scored, TokenRules, starts_of
+from ..token_rules import Best, Positions, Sampling, Scored, TokenRules, starts_of
 from .acceptance import ExactMatch
-from .sampling import Sampling
 from .trace import PassDetails
-from .trees import Nodes, Trees, branches, pick, plant
+from .trees import Nodes, Trees, branches, plant
 
 if TYPE_CHECKING:
     from ..engine.scorers import Scorer
@@ -33,8 +31,8 @@ class Proposal(NamedTuple):
             the next token. With n drafted tokens it is n, or n+1 to also predict the token after
             the last drafted one (the bonus token).
         confidences: B lists of the drafter's probabilities of its tokens; None if not known.
-        probs: B×K×N, over the first N tokens, the distributions that the tokens were drawn from,
-            all 0 after a shorter draft; None: no token was drawn.
+        probs: K tensors of B×N, over the first N tokens, the distributions that the tokens were
+            drawn from, all 0 after a shorter draft; None: no token was drawn.
         parents: if the drafted tokens are trees, each token's parent; see ``trees``. All nodes are
             scored.
         given: B, whether a row's draft is from an earlier output; None: no row's is.
@@ -43,7 +41,7 @@ class Proposal(NamedTuple):
     tokens: list[list[int]]
     num_scored: list[int]
     confidences: list[list[float]] | None = None
-    probs: Tensor | None = None
+    probs: list[Any] | None = None
     parents: list[list[int]] | None = None
     given: list[bool] | None = None
 
@@ -123,15 +121,15 @@ def native_form(drafter: Drafter) -> NativeDrafting | None:
 class Verifier(Protocol):
     """The scorer's methods that the loop calls; see ChunkScorer."""
 
-    def step(self, tokens: Tensor) -> Any:
+    def step(self, tokens: np.ndarray) -> Any:
         """Run a pass over one chunk, B×R."""
 
-    def log_probs(self, hidden: Any, temperature: float = 1.0) -> Tensor:
-        """Return B×R×V log-probabilities for the output of ``step``."""
+    def choose(self, hidden: Any, at: Positions, draft: np.ndarray | None = None) -> Scored:
+        """Choose at every position for the output of ``step``; see ``choices.choose``."""
         ...
 
-    def choose(self, hidden: Any, at: Positions, draft: Tensor | None = None) -> Scored:
-        """Choose at every position for the output of ``step``; see Positions.choose."""
+    def best(self, hidden: Any, at: Positions, count: int) -> Best:
+        """Return the best tokens at every position; see ``choices.best_of``."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -151,7 +149,6 @@ def num_to_score(drafts: list[list[int]], eos: int) -> list[int]:
     return [len(d) + (not d or d[-1] != eos) for d in drafts]
 
 
-@torch.inference_mode()
 def draft_and_verify(
     scorer: Verifier,
     rows: Sequence[Row],
@@ -224,7 +221,7 @@ class _Seen(NamedTuple):
     num_scored: list[int]  # B, the number of scored positions
     hidden: Any  # the scorer's states there
     scored: Scored  # the choices there
-    draft: Tensor | None  # B×K, the drafted tokens, for a relaxed rule or a trace
+    draft: np.ndarray | None  # B×K, the drafted tokens, for a relaxed rule or a trace
     details: PassDetails | None  # for a trace
     trees: Trees | None  # the pass's, if the draft is trees
     branches: list[list[int]]  # the path of each tree, as numbers of nodes
@@ -243,38 +240,34 @@ def _score(
     drafts, num_scored, confidences, drawn_from, parents, _ = proposal
     chunk = _chunk(rows, proposal, rules)
     whole = record_tokens or sampling is not None or not acceptance.exact
-    trees, scored, log_probs = None, None, None
+    trees, scored = None, None
     paths: list[list[int]] = []
     if parents is None:
-        hidden = scorer.step(chunk)  # B×R×D
-        if record_tokens or sampling is not None:
-            log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
+        hidden, at = scorer.step(chunk), rules.at(rows)  # B×R×D
     else:
         assert confidences is not None
+        scores_trees = cast("Scorer", scorer)
         nodes = list(map(Nodes, drafts, parents, confidences))
-        trees = plant(nodes, starts_of(rows), rules.device)
-        hidden = cast("Scorer", scorer).step(chunk, trees.mask)
-        paths, where, scored, log_probs = branches(
-            scorer, hidden, rules, rows, trees, acceptance, whole
+        trees = plant(nodes, starts_of(rows))
+        hidden = scores_trees.step(chunk, trees.mask)
+        paths, hidden, at, scored = branches(
+            scores_trees, hidden, rules, rows, trees, acceptance, whole
         )
         drafts = [[d[i] for i in path] for d, path in zip(drafts, paths, strict=True)]
         both = zip(confidences, paths, strict=True)
         confidences = [[shares[i] for i in path] for shares, path in both]
         num_scored = num_to_score(drafts, rules.eos)
-        hidden = pick(hidden, where) if isinstance(hidden, Tensor) else None
-    draft = _rectangle(drafts, rules.pad, rules.device) if whole else None  # B×K
-    if log_probs is not None:
-        wanted = None if sampling is not None and not record_tokens else draft
-        scored = rules.at(rows).choose(log_probs, wanted)
-        if sampling is not None:
-            assert draft is not None
-            scored = sampling.choose(log_probs, scored, draft, drawn_from)
+    draft = _rectangle(drafts, rules.pad) if whole else None  # B×K
+    if sampling is not None:
+        from ..engine.sampling import choose_by_draws
+
+        assert draft is not None
+        scored = choose_by_draws(scorer, hidden, at, sampling, draft, drawn_from)
     elif scored is None:
-        scored = scorer.choose(hidden, rules.at(rows), draft)
+        scored = scorer.choose(hidden, at, draft)
     details = None
     if record_tokens:
-        assert log_probs is not None
-        details = PassDetails(log_probs, scored, confidences)
+        details = PassDetails(scorer.best(hidden, at, 2), scored, confidences)
     return _Seen(drafts, num_scored, hidden, scored, draft, details, trees, paths)
 
 
@@ -290,12 +283,12 @@ def _roll_back(
     return paths
 
 
-def _chunk(rows: Sequence[Row], proposal: Proposal, rules: TokenRules) -> Tensor:
+def _chunk(rows: Sequence[Row], proposal: Proposal, rules: TokenRules) -> np.ndarray:
     """Return the inputs of a pass, B×R: each row's last committed token and its draft."""
     width = max(proposal.num_scored)
     last = [row.tokens[-1] if row.tokens else rules.start for row in rows]
     inputs = [[t, *draft][:width] for t, draft in zip(last, proposal.tokens, strict=True)]
-    return _rectangle(inputs, rules.pad, rules.device)
+    return _rectangle(inputs, rules.pad)
 
 
 def _agreement(draft: list[int], choices: list[int]) -> int:
@@ -308,25 +301,19 @@ def _agreement(draft: list[int], choices: list[int]) -> int:
     return count
 
 
-def _rectangle(lists: list[list[int]], fill: int, device: torch.device) -> Tensor:
-    """Make a B×K tensor of B lists; shorter lists are filled up at their end."""
+def _rectangle(lists: list[list[int]], fill: int) -> np.ndarray:
+    """Make a B×K array of B lists; shorter lists are filled up at their end."""
     width = max(map(len, lists))
-    return torch.tensor(
-        [tokens + [fill] * (width - len(tokens)) for tokens in lists],
-        dtype=torch.long,
-        device=device,
-    )
+    return np.array([tokens + [fill] * (width - len(tokens)) for tokens in lists], np.int64)
 
 
 def _emitted(
-    draft: Tensor, scored: Scored, num_accepted: Tensor
+    draft: np.ndarray, scored: Scored, num_accepted: np.ndarray
 ) -> tuple[list[list[int]], list[list[float]]]:
     """Return what a pass emits, with scores: the accepted drafts, then the verifier's tokens."""
-    tokens, scores = scored.tokens.clone(), scored.scores.clone()  # B×R
-    index = torch.arange(draft.size(1), device=tokens.device)
-    is_drafted = index < num_accepted[:, None]  # B×K
+    tokens, scores = scored.tokens.copy(), scored.scores.copy()  # B×R
+    is_drafted = np.arange(draft.shape[1]) < num_accepted[:, None]  # B×K
     for whole, part in ((tokens, draft), (scores, scored.draft_scores)):
         assert part is not None
-        start = whole[:, : draft.size(1)]
-        start.copy_(torch.where(is_drafted, part, start))
+        np.copyto(whole[:, : draft.shape[1]], part, where=is_drafted)
     return tokens.tolist(), scores.tolist()

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
 
 def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[str, Any]:
     """Make a smaller batch of some rows.
@@ -19,8 +17,8 @@ def select_rows(sample: dict[str, Any], rows: Sequence[int], pad: int) -> dict[s
         ``drafts``, ``watches`` and ``ends``.
     """
     index = list(rows)
-    src_tokens: Tensor = sample["net_input"]["src_tokens"][index]
-    used = src_tokens.ne(pad).any(dim=0)  # S
+    src_tokens = sample["net_input"]["src_tokens"][index]
+    used = (src_tokens != pad).any(0)  # S
     part: dict[str, Any] = {"net_input": {"src_tokens": src_tokens[:, used]}}
     if "src_lengths" in sample["net_input"]:
         part["net_input"]["src_lengths"] = sample["net_input"]["src_lengths"][index]

@@ -1,33 +1,27 @@
-"""What a trace shows of a pass, from the tensors of the pass."""
+"""What a trace shows of a pass, from the arrays of the pass."""
 
 import math
-from typing import TYPE_CHECKING
 
 from ..records import PassTokens
-
-if TYPE_CHECKING:  # torch takes seconds to load
-    from torch import Tensor
-
-    from ..token_rules import Scored
+from ..token_rules import Best, Scored
 
 
 class PassDetails:
     """One pass of a batch, for a trace.
 
     Args:
-        log_probs: B×R×V the verifier's log-probabilities, with forbidden tokens at -inf.
+        best: the verifier's best two tokens at every position.
         scored: its choices, and its scores of the draft.
         confidences: B lists of the drafter's probabilities of the draft; None if not known.
     """
 
     def __init__(
-        self, log_probs: "Tensor", scored: "Scored", confidences: list[list[float]] | None = None
+        self, best: Best, scored: Scored, confidences: list[list[float]] | None = None
     ) -> None:
         assert scored.draft_scores is not None and scored.draft_ranks is not None
-        top = log_probs.topk(2)
         self.scores = scored.scores.tolist()
-        self.top = top.indices.tolist()  # B×R×2
-        self.top_scores = top.values.tolist()
+        self.top = best.tokens.tolist()  # B×R×2
+        self.top_scores = best.scores.tolist()
         self.draft_scores = scored.draft_scores.tolist()
         self.draft_ranks = scored.draft_ranks.tolist()
         self.confidences = confidences

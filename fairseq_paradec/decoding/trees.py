@@ -11,14 +11,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from ..engine.chunk import pick
 from ..engine.masks import Tree
-from ..token_rules import Scored, TokenRules
+from ..token_rules import Positions, Scored, TokenRules
 from .acceptance import ExactMatch
 
 if TYPE_CHECKING:
+    from ..engine.scorers import Scorer
     from ..row import Row
 
 #: How many tokens a drafter offers at a node: its best.
@@ -147,13 +148,12 @@ class Trees(NamedTuple):
         return starts, [[s + n for n in row] for s, row in zip(starts, paths, strict=True)]
 
 
-def plant(nodes: list[Nodes], bases: Sequence[int], device: torch.device) -> Trees:
+def plant(nodes: list[Nodes], bases: Sequence[int]) -> Trees:
     """Return the trees of a pass.
 
     Args:
         nodes: of each row.
         bases: B, the slots of the last committed tokens.
-        device: the model's device.
     """
     width = 1 + max(len(row.tokens) for row in nodes)
     sees, depths = [], []
@@ -168,14 +168,7 @@ def plant(nodes: list[Nodes], bases: Sequence[int], device: torch.device) -> Tre
         blank = width - len(seen)
         sees.append(seen + seen[:1] * blank)
         depths.append(depth + [0] * blank)
-    return Trees(
-        nodes,
-        Tree(
-            bases,
-            torch.tensor(sees, device=device),
-            torch.tensor(depths, dtype=torch.int32, device=device),
-        ),
-    )
+    return Trees(nodes, Tree(bases, np.array(sees), np.array(depths, np.int32)))
 
 
 class Branches(NamedTuple):
@@ -187,15 +180,14 @@ class Branches(NamedTuple):
     """
 
     nodes: list[list[int]]  # of each row, the path's nodes
-    # B×(K+1), the chunk positions of the last committed token and these nodes; 0 behind
-    where: Tensor
-    scored: Scored | None  # the choices there; None if there are log-probabilities
-    # B×(K+1)×V, without any rule, for a relaxed acceptance or a trace; else None
-    log_probs: Tensor | None
+    # the states of the last committed token and these nodes, B×(K+1)×D; of the first behind
+    hidden: Any
+    at: Positions  # what they predict
+    scored: Scored | None  # the choices there; None: they are not known yet
 
 
 def branches(
-    scorer: Any,
+    scorer: "Scorer",
     hidden: Any,
     rules: TokenRules,
     rows: "Sequence[Row]",
@@ -203,16 +195,23 @@ def branches(
     acceptance: ExactMatch,
     whole: bool,
 ) -> Branches:
-    """Find the path of each row's tree that is looked at; ``whole``: with log-probabilities."""
-    at = rules.at(rows, depths=trees.mask.depths)
-    scored, log_probs = None, None
+    """Find the path of each row's tree that is looked at.
+
+    Args:
+        scorer: the verifier.
+        hidden: of its pass over the trees.
+        rules: which tokens are allowed.
+        rows: the sentences.
+        trees: the pass's.
+        acceptance: judges the nodes.
+        whole: the draft's scores are needed, too, for a relaxed rule or a trace.
+    """
+    depths = trees.mask.depths
+    chosen = None
     if whole:
-        log_probs = scorer.log_probs(hidden, rules.temperature)  # B×R×V
-        ruled = log_probs.clone()
-        chosen = at.choose(ruled)
-        passes, scores = _judge(acceptance, trees, chosen, ruled, rules.pad)
+        passes, scores = _judge(scorer, hidden, rules, rows, trees, acceptance)
     else:
-        scored = chosen = scorer.choose(hidden, at)
+        chosen = scorer.choose(hidden, rules.at(rows, depths=depths))
         passes = [
             [tokens[i] == choices[parent + 1] for i, parent in enumerate(parents)]
             for (tokens, parents, _), choices in zip(
@@ -226,36 +225,32 @@ def branches(
     ]
     width = 1 + max(map(len, paths))
     positions = [[0, *(n + 1 for n in path)] + [0] * (width - 1 - len(path)) for path in paths]
-    where = torch.tensor(positions, device=rules.device)
-    if log_probs is not None:
-        log_probs = pick(log_probs, where)
-    elif scored is not None:
-        scored = Scored(pick(scored.tokens, where), pick(scored.scores, where))
-    return Branches(paths, where, scored, log_probs)
-
-
-def pick(values: Tensor, where: Tensor) -> Tensor:
-    """Pick positions of each row: B×R×... and B×K -> B×K×...."""
-    return values[torch.arange(len(where), device=where.device)[:, None], where]
+    where = np.array(positions)
+    at = rules.at(rows, depths=pick(depths, where))
+    scored = None
+    if chosen is not None:
+        scored = Scored(pick(chosen.tokens, where), pick(chosen.scores, where))
+    return Branches(paths, pick(hidden, where), at, scored)
 
 
 def _judge(
-    acceptance: ExactMatch, trees: Trees, scored: Scored, log_probs: Tensor, pad: int
+    scorer: "Scorer",
+    hidden: Any,
+    rules: TokenRules,
+    rows: "Sequence[Row]",
+    trees: Trees,
+    acceptance: ExactMatch,
 ) -> tuple[list[list[bool]], list[list[float]]]:
     """Return which nodes pass by themselves, and the verifier's log-probabilities of them."""
-    width = trees.mask.depths.size(1) - 1
-    filled = [[*n.tokens, *[pad] * (width - len(n.tokens))] for n in trees.nodes]
+    depths = trees.mask.depths
+    width = depths.shape[1] - 1
+    draft = np.array([[*n.tokens, *[rules.pad] * (width - len(n.tokens))] for n in trees.nodes])
     behind = [[p + 1 for p in (*n.parents, *[0] * (width - len(n.tokens)))] for n in trees.nodes]
-    draft, parents = (torch.tensor(x, device=log_probs.device) for x in (filled, behind))  # B×N
-    here = pick(log_probs, parents)  # B×N×V
-    drafted = here.gather(2, draft[:, :, None])
-    at = Scored(
-        pick(scored.tokens, parents),
-        pick(scored.scores, parents),
-        drafted.squeeze(2),
-        here.gt(drafted).sum(dim=2),
-    )
-    return acceptance.passes(draft, at).tolist(), drafted.squeeze(2).tolist()
+    parents = np.array(behind)  # B×N
+    at = rules.at(rows, depths=pick(depths, parents))
+    scored = scorer.choose(pick(hidden, parents), at, draft)
+    assert scored.draft_scores is not None
+    return acceptance.passes(draft, scored).tolist(), scored.draft_scores.tolist()
 
 
 def _best_path(parents: list[int], passes: list[bool], scores: list[float]) -> list[int]:

@@ -2,16 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from ..engine.chunk import ChunkScorer
+from ..engine.chunk import ChunkScorer, pick
 from ..engine.projection import Projection
 from ..row import Row
-from ..token_rules import Positions, Scored, TokenRules, starts_of
-from .sampling import Sampling, draw
+from ..token_rules import Sampling, TokenRules, starts_of
 
 
 class Text(NamedTuple):
@@ -20,9 +18,9 @@ class Text(NamedTuple):
     tokens: list[list[int]]  # B lists
     # B lists of their log-probabilities, or of scores that are not normalised
     scores: list[list[float]]
-    # B×K×N, the distributions that tokens were drawn from, all 0 after a shorter row; None: no
-    # token was drawn
-    probs: Tensor | None = None
+    # K tensors of B×N, the distributions that tokens were drawn from, all 0 after a shorter row;
+    # None: no token was drawn
+    probs: list[Any] | None = None
 
     @property
     def has_nan(self) -> bool:
@@ -36,15 +34,14 @@ def unread(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> list[
     return [tokens[n:] for tokens, n in zip(inputs, scorer.cache.lengths, strict=True)]
 
 
-def read_rows(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> Tensor:
+def read_rows(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> Any:
     """Read the inputs that are not cached: -> B×1×D, the states after the last."""
     new = unread(scorer, rows, rules)
     width = max(map(len, new))
     chunk = [tokens + [rules.pad] * (width - len(tokens)) for tokens in new]
-    hidden = scorer.step(torch.tensor(chunk, device=rules.device))
+    hidden = scorer.step(np.array(chunk))
     scorer.keep([n + len(tokens) for n, tokens in zip(scorer.cache.lengths, new, strict=True)])
-    where = torch.tensor([len(tokens) - 1 for tokens in new], device=hidden.device)
-    return hidden.gather(1, where[:, None, None].expand(-1, 1, hidden.size(2)))
+    return pick(hidden, np.array([[len(tokens) - 1] for tokens in new]))
 
 
 def write(
@@ -77,16 +74,18 @@ def write(
     hidden = read_rows(scorer, rows, rules)  # B×1×D
     written: list[list[int]] = [[] for _ in rows]
     scores: list[list[float]] = [[] for _ in rows]
-    drawn_from: list[Tensor] = []  # B×1×N each
+    drawn_from: list[Any] = []  # tensors of B×N
     starts = starts_of(rows)
     live = [b for b, count in enumerate(counts) if count > 0]
     while True:
         if sampling is None:
             scored = projection.draft(hidden, rules.at(rows, starts), normalised)
         else:
-            scored, probs = _sample(hidden, projection, rules.at(rows, starts), sampling)
-            drawn_from.append(torch.zeros_like(probs))
-            drawn_from[-1][live] = probs[live]
+            from ..engine.sampling import draw_draft
+
+            scored, probs = draw_draft(projection, hidden, rules.at(rows, starts), sampling)
+            probs[[b for b in range(len(rows)) if b not in live]] = 0.0
+            drawn_from.append(probs)
         for b in live:
             written[b].append(int(scored.tokens[b, 0]))
             scores[b].append(float(scored.scores[b, 0]))
@@ -106,15 +105,4 @@ def write(
             lengths[b] += 1
         scorer.keep(lengths)
         starts = [start + 1 for start in starts]
-    return Text(written, scores, torch.cat(drawn_from, dim=1) if drawn_from else None)
-
-
-def _sample(
-    hidden: Tensor, projection: Projection, at: Positions, sampling: Sampling
-) -> tuple[Scored, Tensor]:
-    """Draw the next token for each row; return it and the distribution, B×1×N."""
-    log_probs = projection.log_probs(hidden, at.rules.temperature)
-    at.restrict(log_probs)
-    probs = sampling.probs(log_probs)
-    tokens = draw(probs)
-    return Scored(tokens, probs.gather(2, tokens[:, :, None]).squeeze(2).log()), probs
+    return Text(written, scores, drawn_from or None)

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from .chunk import ChunkScorer
+from .chunk import ChunkScorer, pick
 from .decoder_pass import DecoderWeights
 from .known import refuse_unknown
 from .weights import Form
@@ -51,7 +51,7 @@ class BlockScorer(ChunkScorer):
             vectors, padding = (encoder_out[name][0] for name in names)
             self.cache.source_vectors = vectors, padding
 
-    def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Tensor:
+    def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Any:
         """Predict the block behind each row's prefix, in one pass.
 
         There can be more masks than K; see ``BlockNatModel.masks``.
@@ -62,7 +62,7 @@ class BlockScorer(ChunkScorer):
             size: K.
 
         Returns:
-            B×K×D hidden states of the first K masks, ready for ``log_probs``.
+            B×K×D hidden states of the first K masks, ready for ``choose``.
         """
         masks = self.model.masks(size)
         cached = self.cache.lengths if self.caches_prefix else [0] * len(prefixes)
@@ -72,23 +72,19 @@ class BlockScorer(ChunkScorer):
         if min(begins) == max(begins):
             begins = begins[:1]  # the same for all rows
         width = max(begins) + masks
-        device = self.cache.keys.device
         # 1. The chunk, B×W: a row's new tokens, its masks, and filling without attention to it.
         rows = [tokens + [self.mask_token] * (width - len(tokens)) for tokens in new]
         make_mask = kept_block_mask if len(begins) == 1 else block_mask
-        mask = make_mask(begins, masks, width, self.caches_prefix, device)
-        hidden = self.step(torch.tensor(rows, device=device), mask=mask)  # B×W×D
+        mask = make_mask(begins, masks, width, self.caches_prefix)
+        hidden = self.step(np.array(rows), mask=mask)  # B×W×D
         # 2. Keep the prefix's keys and values, and return the masks' outputs.
         self.keep([len(p) for p in prefixes])
         if len(begins) == 1:
             return hidden[:, begins[0] : begins[0] + size]
-        where = torch.tensor(begins, device=device)[:, None] + torch.arange(size, device=device)
-        return hidden.gather(1, where[:, :, None].expand(-1, -1, hidden.size(2)))
+        return pick(hidden, np.array(begins)[:, None] + np.arange(size))
 
 
-def block_mask(
-    begins: tuple[int, ...], size: int, width: int, causal: bool, device: torch.device
-) -> Tensor:
+def block_mask(begins: tuple[int, ...], size: int, width: int, causal: bool) -> np.ndarray:
     """Return the attention mask of a chunk of new prefix tokens and masks.
 
     Masks attend to the whole block and all before it. Prefix tokens attend to themselves and the
@@ -99,16 +95,15 @@ def block_mask(
         size: K, the number of masks.
         width: W, the length of the chunk.
         causal: prefix_causal attention.
-        device: the device of the returned mask.
 
     Returns:
-        B×W, or 1×W: the number of the chunk's first tokens that each attends to.
+        B×W, or 1×W, of int32: the number of the chunk's first tokens that each attends to.
     """
-    index = torch.arange(width, dtype=torch.int32, device=device)
-    first = torch.tensor(begins, dtype=torch.int32, device=device)[:, None]
-    end = first + size
+    index = np.arange(width, dtype=np.int32)
+    first = np.array(begins, np.int32)[:, None]
+    end = first + np.int32(size)
     sees_block = (index < end) & (index >= (first if causal else 0))
-    return torch.where(sees_block, end, index + 1)
+    return np.where(sees_block, end, index + np.int32(1))
 
 
 # Batches of one sentence need the same few masks in every pass; callers must not change them.

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError, option_error
 from ..token_rules import Best, Positions, Scored
 from .cache import Cache
+from .choices import on_device
 from .decoder_pass import DecoderWeights, decoder_pass, source_keys
 from .encoder import lean_encoder
 from .gather import gather_decoder
@@ -87,7 +89,6 @@ class ChunkScorer:
         self.packed = self._packed()
         if self.packed is not None:
             self._encoder: Any = self.packed.encoder
-            self._pass: Any = native_pass
             return
         if packed_only(self.given):
             kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
@@ -98,7 +99,6 @@ class ChunkScorer:
         self.model = self.engine.model(self.given)
         self.decoder = self.model.decoder
         self._encoder = lean_encoder(self.model)
-        self._pass = decoder_pass
 
     def _packed(self) -> Packed | None:
         """Return the model's native weights; None: torch computes its passes.
@@ -254,7 +254,7 @@ class ChunkScorer:
         """Make an empty cache; see Cache."""
         return Cache(source, padding)
 
-    def step(self, tokens: Tensor, mask: Mask = "causal") -> Tensor:
+    def step(self, tokens: np.ndarray, mask: Mask = "causal") -> Any:
         """Run the decoder over one chunk and cache it.
 
         Args:
@@ -262,20 +262,22 @@ class ChunkScorer:
             mask: the attention mask; see ``masks``.
 
         Returns:
-            B×K×D hidden states, ready for ``log_probs``.
+            B×K×D hidden states, an array or a tensor, ready for ``choose``.
         """
-        return self._pass(self.weights, self.cache, tokens, mask)
+        if self.packed is not None:
+            return native_pass(self.weights, self.cache, tokens, mask)
+        return decoder_pass(self.weights, self.cache, on_device(tokens, self.cache.keys), mask)
 
     def log_probs(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
         """Return log-probabilities of the next token, B×K×D -> B×K×V; see Projection.log_probs."""
         return self.projection.log_probs(hidden, temperature)
 
-    def choose(self, hidden: Tensor, at: Positions, draft: Tensor | None = None) -> Scored:
+    def choose(self, hidden: Tensor, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
         return self.projection.choose(hidden, at, draft)
 
     def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
-        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
+        """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
         return self.projection.best(hidden, at, count)
 
     def writes(self, projection: Projection) -> bool:
@@ -334,10 +336,10 @@ class ChunkScorer:
         other = NativeModel(drafter.weights, drafter.cache, projection.linear)
         return native_search_drafts(own, other, at, how, depth)
 
-    def embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: np.ndarray) -> Any:
         """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""
-        vectors: Tensor = self.decoder.embed_scale * self.decoder.embed_tokens(tokens)
-        return vectors
+        table = self.decoder.embed_tokens
+        return self.decoder.embed_scale * table(on_device(tokens, table.weight))
 
     def heads(self, given: Any, dtype: str | None = None) -> Any:
         """Return prediction heads for the outputs of ``step``.
@@ -371,3 +373,10 @@ class ChunkScorer:
         """Pick rows; see Cache.reorder."""
         if not self.joined:
             self.cache.reorder(index, same_source)
+
+
+def pick(states: Any, where: np.ndarray) -> Any:
+    """Pick positions of each row: B×R×... and B×K -> B×K×...; of an ensemble's states, of each."""
+    if isinstance(states, list):
+        return [pick(each, where) for each in states]
+    return states[np.arange(len(where))[:, None], where]

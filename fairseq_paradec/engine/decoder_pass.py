@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .cache import Cache
+from .choices import on_device
 from .layers import CachedKeys, DecoderLayer
 from .masks import Mask, Tree, attention_bias
 from .weights import Form, Linear, Map, Norm
@@ -57,10 +58,13 @@ def decoder_pass(
     Returns:
         B×K×D hidden states, ready for the projection.
     """
-    cache.make_room(tokens.size(1))
-    place = cache.place(tokens.size(1))
+    width = tokens.size(1)
+    cache.make_room(width)
+    place = cache.place(width)
     bias = attention_bias(cache, place, mask)
-    positions = mask.positions() if isinstance(mask, Tree) else place.positions
+    positions = place.positions
+    if isinstance(mask, Tree):
+        positions = on_device(mask.positions(), cache.keys)
     x = embed(weights, tokens, positions, cache.source_vectors)
     for index, layer in enumerate(weights.layers):
         written = CachedKeys(cache.keys[index], place.where, place.end)

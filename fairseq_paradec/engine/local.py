@@ -7,6 +7,7 @@ tokens, and each attends to a few hundred; older keys and values are overwritten
 
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from .cache import WindowCache
@@ -54,7 +55,7 @@ class LocalScorer(ChunkScorer):
         """Make an empty cache; see WindowCache."""
         return WindowCache(source, padding, self.window, self.reach)
 
-    def step(self, tokens: Tensor, mask: Mask = "causal") -> Tensor:
+    def step(self, tokens: np.ndarray, mask: Mask = "causal") -> Any:
         """Run the decoder over one chunk and cache it; the window is the mask."""
         assert mask == "causal", "local attention has no other mask"
         return super().step(tokens)

@@ -18,10 +18,12 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .cache import Cache, Place, WindowCache
+from .choices import on_device
 
 
 class Tree(NamedTuple):
@@ -37,15 +39,16 @@ class Tree(NamedTuple):
     bases: Sequence[int]
     # B×K×M of bool: token i of row b sees slot ``bases[b] + j`` where sees[b, i, j], and its own. M
     # reaches at least to the end of each row's chunk; later slots are not seen.
-    sees: Tensor
-    depths: Tensor  # B×K of int32: token i of row b is at position ``bases[b] + depths[b, i]``
+    sees: np.ndarray
+    depths: np.ndarray  # B×K of int32: token i of row b is at position ``bases[b] + depths[b, i]``
 
-    def positions(self) -> Tensor:
+    def positions(self) -> np.ndarray:
         """Return the tokens' positions in the output, B×K."""
-        return torch.tensor(self.bases, device=self.depths.device)[:, None] + self.depths
+        positions: np.ndarray = np.array(self.bases)[:, None] + self.depths
+        return positions
 
 
-Mask = Literal["causal", "all"] | Tensor | Tree
+Mask = Literal["causal", "all"] | np.ndarray | Tree
 
 
 def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
@@ -56,11 +59,12 @@ def attention_bias(cache: Cache, place: Place, mask: Mask) -> Tensor | None:
     """
     if isinstance(mask, Tree):
         return _tree(cache, place, mask)
-    if not isinstance(mask, Tensor):
+    if not isinstance(mask, np.ndarray):
         return None if mask == "all" else _causal(cache, place)
-    if mask.dtype == torch.bool:
-        return cache.keys.new_zeros(mask.shape).masked_fill_(~mask, -math.inf)
-    return _chunk(cache, place, mask)
+    seen = on_device(mask, cache.keys)
+    if seen.dtype == torch.bool:
+        return cache.keys.new_zeros(seen.shape).masked_fill_(~seen, -math.inf)
+    return _chunk(cache, place, seen)
 
 
 def _causal(cache: Cache, place: Place) -> Tensor | None:
@@ -96,12 +100,12 @@ def _chunk(cache: Cache, place: Place, seen: Tensor) -> Tensor:
 def _tree(cache: Cache, place: Place, tree: Tree) -> Tensor:
     """Return the bias, B×1×K×T, of a chunk whose tokens see their own paths."""
     width, size = tree.sees.shape[1:]
-    device = tree.sees.device
-    bases = torch.tensor(tree.bases, device=device)[:, None]
-    own = torch.tensor(cache.lengths, device=device)[:, None] - bases
-    own = own + torch.arange(width, device=device)
-    sees = tree.sees.scatter(2, own[:, :, None], True)
-    slots = torch.arange(place.end, device=device) - bases  # B×T: in the tree
-    inside = slots.clamp(0, size - 1)[:, None].expand(-1, width, -1)
-    seen = (sees.gather(2, inside) & (slots < size)[:, None]) | (slots < 0)[:, None]
-    return cache.keys.new_zeros(seen.shape).masked_fill_(~seen, -math.inf).unsqueeze(1)
+    bases = np.array(tree.bases)[:, None]
+    own = np.array(cache.lengths)[:, None] - bases + np.arange(width)
+    sees = tree.sees.copy()
+    np.put_along_axis(sees, own[:, :, None], True, axis=2)
+    slots = np.arange(place.end) - bases  # B×T: in the tree
+    inside = np.broadcast_to(slots.clip(0, size - 1)[:, None], (*sees.shape[:2], place.end))
+    seen = np.take_along_axis(sees, inside, axis=2) & (slots < size)[:, None]
+    hidden = on_device(~(seen | (slots < 0)[:, None]), cache.keys)
+    return cache.keys.new_zeros(hidden.shape).masked_fill_(hidden, -math.inf).unsqueeze(1)

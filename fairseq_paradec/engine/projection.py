@@ -2,12 +2,14 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import excludes, option_error
 from ..token_rules import Best, Positions, Scored, TokenRules
+from .choices import best_of, candidates, choose
 from .native.passes import native_choose
 from .native.stack import NativeMap
 from .weights import Form, make_map
@@ -55,13 +57,13 @@ class Projection(NamedTuple):
             logits = logits / temperature
         return F.log_softmax(logits, dim=-1, dtype=dtype)
 
-    def choose(self, hidden: Tensor, at: Positions, draft: Tensor | None = None) -> Scored:
-        """Choose the next token at every position; see ``Positions.choose``."""
-        return at.choose(self._log_probs(self.read(hidden), at.rules.temperature), draft)
+    def choose(self, hidden: Tensor, at: Positions, draft: np.ndarray | None = None) -> Scored:
+        """Choose the next token at every position; see ``choices.choose``."""
+        return choose(self._log_probs(self.read(hidden), at.rules.temperature), at, draft)
 
     def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
-        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
-        return at.best(self._log_probs(self.read(hidden), at.rules.temperature), count)
+        """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
+        return best_of(self._log_probs(self.read(hidden), at.rules.temperature), at, count)
 
     def draft(self, hidden: Tensor, at: Positions, normalised: bool = False) -> Scored:
         """Choose the best token at every position.
@@ -73,17 +75,19 @@ class Projection(NamedTuple):
         """
         temperature = at.rules.temperature
         if normalised or self.adaptive_softmax is not None:
-            return at.choose(self._log_probs(hidden, temperature))
+            return choose(self._log_probs(hidden, temperature), at)
         scores = self.linear(hidden) / temperature
-        return at.choose(scores.to(_score_dtype(scores)))
+        return choose(scores.to(_score_dtype(scores)), at)
 
-    def candidates(self, hidden: Tensor, at: Positions, count: int) -> tuple[Tensor, Tensor]:
-        """Return the best tokens at every position; see ``Positions.candidates``.
+    def candidates(
+        self, hidden: Tensor, at: Positions, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the best tokens at every position; see ``choices.candidates``.
 
         Returns:
             B×K×N tokens and log-probabilities.
         """
-        return at.candidates(self._log_probs(hidden, at.rules.temperature), count)
+        return candidates(self._log_probs(hidden, at.rules.temperature), at, count)
 
     @property
     def writes(self) -> bool:
@@ -98,13 +102,13 @@ class Projection(NamedTuple):
 class NativeProjection(Projection):
     """A projection whose linear map is a NativeMap: choices without the scores of all words."""
 
-    def choose(self, hidden: Tensor, at: Positions, draft: Tensor | None = None) -> Scored:
+    def choose(self, hidden: Tensor, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see Projection."""
         return native_choose(self.linear, self.read(hidden), at, draft)
 
     def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see Projection."""
-        ends = torch.full(hidden.shape[:2], at.rules.eos)
+        ends = np.full(hidden.shape[:2], at.rules.eos)
         chosen = native_choose(self.linear, self.read(hidden), at, ends, count=count)
         assert chosen.draft_scores is not None
         return Best(chosen.tokens, chosen.scores, chosen.draft_scores)
@@ -113,7 +117,9 @@ class NativeProjection(Projection):
         """Choose the best token at every position; see Projection."""
         return native_choose(self.linear, hidden, at, normalised=normalised)
 
-    def candidates(self, hidden: Tensor, at: Positions, count: int) -> tuple[Tensor, Tensor]:
+    def candidates(
+        self, hidden: Tensor, at: Positions, count: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the best tokens at every position; see Projection."""
         return native_choose(self.linear, hidden, at, count=count)[:2]
 
@@ -186,7 +192,7 @@ class DraftProjection:
 
     def candidates(
         self, projection: Projection, hidden: Tensor, at: Positions, count: int
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Draft the best tokens at every position; see ``choose`` and ``Projection.candidates``."""
         return self.part(projection, at.rules).candidates(hidden, at, count)
 

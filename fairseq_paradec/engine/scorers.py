@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..token_rules import Best, Positions, Scored
+from .choices import best_of, choose
 from .chunk import PLAIN, ChunkScorer
 from .local import LocalScorer
 from .masks import Mask
@@ -25,19 +27,19 @@ class Scorer(Protocol):
     def encode(self, net_input: dict[str, Tensor]) -> None:
         """Run the encoder and start an empty cache."""
 
-    def step(self, tokens: Tensor, mask: Mask = "causal") -> Any:
+    def step(self, tokens: np.ndarray, mask: Mask = "causal") -> Any:
         """Run the decoder over one chunk, B×K, and cache it."""
 
-    def log_probs(self, hidden: Any, temperature: float = 1.0) -> Tensor:
-        """Return B×K×V log-probabilities for the output of ``step``."""
+    def log_probs(self, hidden: Any, temperature: float = 1.0) -> Any:
+        """Return torch's tensor of B×K×V log-probabilities for the output of ``step``."""
         ...
 
-    def choose(self, hidden: Any, at: Positions, draft: Tensor | None = None) -> Scored:
+    def choose(self, hidden: Any, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
         ...
 
     def best(self, hidden: Any, at: Positions, count: int) -> Best:
-        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
+        """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -84,7 +86,7 @@ class EnsembleScorer:
         for scorer in self.scorers:
             scorer.encode(net_input)
 
-    def step(self, tokens: Tensor, mask: Mask = "causal") -> list[Tensor]:
+    def step(self, tokens: np.ndarray, mask: Mask = "causal") -> list[Tensor]:
         """Run every decoder over one chunk; see ChunkScorer.step."""
         return [scorer.step(tokens, mask) for scorer in self.scorers]
 
@@ -94,13 +96,15 @@ class EnsembleScorer:
         each = torch.stack([scorer.log_probs(h, temperature) for scorer, h in pairs])
         return torch.logsumexp(each, dim=0) - math.log(len(self.scorers))
 
-    def choose(self, hidden: list[Tensor], at: Positions, draft: Tensor | None = None) -> Scored:
-        """Choose the next token at every position; see ``Positions.choose``."""
-        return at.choose(self.log_probs(hidden, at.rules.temperature), draft)
+    def choose(
+        self, hidden: list[Tensor], at: Positions, draft: np.ndarray | None = None
+    ) -> Scored:
+        """Choose the next token at every position; see ``choices.choose``."""
+        return choose(self.log_probs(hidden, at.rules.temperature), at, draft)
 
     def best(self, hidden: list[Tensor], at: Positions, count: int) -> Best:
-        """Return the best tokens at every position, and ``</s>``; see ``Positions.best``."""
-        return at.best(self.log_probs(hidden, at.rules.temperature), count)
+        """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
+        return best_of(self.log_probs(hidden, at.rules.temperature), at, count)
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll every cache back; see Cache.keep."""

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch
@@ -20,7 +19,6 @@ from ..decoding.given import GivenDrafter
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify, native_form
 from ..decoding.provenance import NATIVE, TORCH, provenance
-from ..decoding.sampling import Sampling
 from ..engine.chunk import ChunkScorer
 from ..engine.native.drafts import native_drafts
 from ..engine.scorers import Scorer, build_scorer
@@ -32,7 +30,7 @@ from ..records import Record
 from ..registry import METHODS
 from ..row import Entering, Row
 from ..target_order import TargetOrder, order_of
-from ..token_rules import TokenRules
+from ..token_rules import Sampling, TokenRules
 from .reports import Reports
 
 
@@ -169,13 +167,13 @@ class Decoder(abc.ABC):
             fields["sampling"] = asdict(self.sampling) | {"temperature": self.config.temperature}
         return fields
 
-    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
+    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules) -> Any:
         """Prepare a batch outside the timer, for ``_decode``; the default returns None."""
         return None
 
     @abc.abstractmethod
     def _decode(
-        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode and decode one batch.
 
@@ -209,8 +207,8 @@ class Decoder(abc.ABC):
     def decode(
         self,
         sample: dict[str, Any],
-        prefix_tokens: Tensor | None = None,
-        constraints: Tensor | None = None,
+        prefix_tokens: Any = None,
+        constraints: Any = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch.
@@ -228,7 +226,7 @@ class Decoder(abc.ABC):
             bos_token: the decoder's first input, ``</s>`` by default.
 
         Returns:
-            B lists of hypotheses, as fairseq's.
+            B lists of hypotheses, as fairseq's, of arrays.
         """
         if constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
@@ -242,7 +240,7 @@ class Decoder(abc.ABC):
         return self.decode(sample, **more)
 
     def _decode_alone(
-        self, sample: dict[str, Any], prefix_tokens: Tensor | None, bos_token: int | None
+        self, sample: dict[str, Any], prefix_tokens: Any, bos_token: int | None
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; see ``decode``."""
         net_input = sample["net_input"]
@@ -253,17 +251,18 @@ class Decoder(abc.ABC):
             row.watch = watch
         for row, end in zip(rows, sample.get("ends", ()), strict=False):
             if end is not None:
-                row.end = partial(self._tell, end, net_input["src_tokens"].device)
+                row.end = partial(self._tell, end)
         entered: list[Row] = []
         if "more" in sample and self.audit is None and self.config.stats_file is None:
             for row in rows:
                 row.more = partial(self._enter, sample["more"], entered, rows[0].prefix)
         if any(row.given for row in rows):
             refuse_drafts(self, self.config)
-        rules = self._make_rules(prefix_tokens, bos_token, net_input["src_tokens"].device)
+        rules = self._make_rules(prefix_tokens, bos_token)
         prepared = self._prepare(rows, net_input, rules)
         begin = time.perf_counter()
-        hypos = self._decode(net_input, rows, rules, prepared)
+        with torch.inference_mode():
+            hypos = self._decode(net_input, rows, rules, prepared)
         seconds = time.perf_counter() - begin
         self._refuse_nan(rows)
         for row in rows:
@@ -298,24 +297,24 @@ class Decoder(abc.ABC):
         rows = self._make_rows(net_input, None)
         for row, end in zip(rows, sample["ends"], strict=True):
             row.prefix = prefix
-            row.end = partial(self._tell, end, net_input["src_tokens"].device)
+            row.end = partial(self._tell, end)
         entered += rows
         return Entering(rows, net_input)
 
     def _hypotheses(self, rows: Sequence[Row], rules: TokenRules) -> list[list[dict[str, Any]]]:
         """Make the one hypothesis of each finished row."""
-        return [[self._hypothesis(row, rules.device)] for row in rows]
+        return [[self._hypothesis(row)] for row in rows]
 
-    def _hypothesis(self, row: Row, device: torch.device) -> dict[str, Any]:
+    def _hypothesis(self, row: Row) -> dict[str, Any]:
         """Make the hypothesis of a finished row."""
-        return hypothesis(row, device, not self.config.unnormalized, self.config.lenpen)
+        return hypothesis(row, not self.config.unnormalized, self.config.lenpen)
 
-    def _tell(self, end: Callable[[dict[str, Any]], None], device: torch.device, row: Row) -> None:
+    def _tell(self, end: Callable[[dict[str, Any]], None], row: Row) -> None:
         """Tell the hypothesis of a finished row to who waits for it; see ``Row.end``."""
         self._refuse_nan([row])
-        end(self._hypothesis(row, device))
+        end(self._hypothesis(row))
 
-    def _make_rows(self, net_input: dict[str, Tensor], prefix_tokens: Tensor | None) -> list[Row]:
+    def _make_rows(self, net_input: dict[str, Any], prefix_tokens: Any) -> list[Row]:
         """Make the rows of a batch, each with its own length limit."""
         batch, config = net_input["src_tokens"].tolist(), self.config
         sources = [[token for token in tokens if token != self.pad] for tokens in batch]
@@ -327,9 +326,7 @@ class Decoder(abc.ABC):
             rows.append(Row(index, source, limit, prefix))
         return rows
 
-    def _make_rules(
-        self, prefix_tokens: Tensor | None, bos_token: int | None, device: torch.device
-    ) -> TokenRules:
+    def _make_rules(self, prefix_tokens: Any, bos_token: int | None) -> TokenRules:
         """Collect fairseq's limits."""
         return TokenRules(
             pad=self.pad,
@@ -339,8 +336,7 @@ class Decoder(abc.ABC):
             min_len=self.config.min_len,
             unk_penalty=self.config.unkpen,
             temperature=self.config.temperature,
-            forced_len=0 if prefix_tokens is None else prefix_tokens.size(1),
-            device=device,
+            forced_len=0 if prefix_tokens is None else prefix_tokens.shape[1],
             suppressed=self.suppressed,
         )
 
@@ -364,7 +360,7 @@ class ParallelDecoder(Decoder):
 
     @abc.abstractmethod
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
     ) -> Drafter:
         """Return the drafter for one batch; called outside the timer."""
 
@@ -373,7 +369,7 @@ class ParallelDecoder(Decoder):
         return ExactMatch()
 
     def _prepare(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
     ) -> Drafter:
         """Make the drafter, with earlier outputs before its drafts if there are any."""
         drafter = self.make_drafter(rows, net_input, rules)
@@ -388,7 +384,7 @@ class ParallelDecoder(Decoder):
 
     def _decode(
         self,
-        net_input: dict[str, Tensor],
+        net_input: dict[str, Any],
         rows: Sequence[Row],
         rules: TokenRules,
         prepared: Drafter,
@@ -411,11 +407,11 @@ class ParallelDecoder(Decoder):
             self.scorer, rows, drafter, accept, rules, self.record_tokens, self.sampling
         )
 
-    def _encode(self, net_input: dict[str, Tensor]) -> None:
+    def _encode(self, net_input: dict[str, Any]) -> None:
         """Run the encoder."""
         self.scorer.encode(net_input)
 
-    def _encode_more(self, net_input: dict[str, Tensor]) -> None:
+    def _encode_more(self, net_input: dict[str, Any]) -> None:
         """Run the encoder for sentences that enter the batch."""
         assert isinstance(self.scorer, ChunkScorer)
         self.scorer.add(net_input)

@@ -4,7 +4,7 @@ import abc
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from ..decoding.beam import BeamSearch, Extension
 from ..decoding.beam_output import Results
@@ -34,11 +34,11 @@ class BeamDecoder(Decoder):
         """The number of a slot's best words that ``extend`` needs."""
 
     @abc.abstractmethod
-    def extend(self, best: Best, scores: Tensor) -> Extension:
+    def extend(self, best: Best, scores: np.ndarray) -> Extension:
         """Extend the beams by one step; see BeamSearch.extend."""
 
     def _decode(
-        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode, search, and reorder the outputs to natural order."""
         if rules.forced_len > 0 and not self.order.keeps_prefix:
@@ -67,4 +67,4 @@ class BeamDecoder(Decoder):
         finished, passes = search.run(net_input, rows, rules)
         if not all(finished):
             raise nan_error("--path", self.models)
-        return results.fill(rows, finished, passes, rules.device, self.beam_size)
+        return results.fill(rows, finished, passes, self.beam_size)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from ..config import DecodingConfig
 from ..decoding.beam import Extension, hypotheses_of
@@ -54,12 +54,12 @@ class BeamAssistedDecoder(AssistedDecoder):
         given = config.is_given("block_size")
         self.depths = None if given else Depths(name)
 
-    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
+    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules) -> Any:
         """Move the drafter to the model's device."""
         self.block_sizes(rows)
 
     def _decode(
-        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode and search."""
         depth = self._encode_for(net_input, rows, rules)
@@ -71,15 +71,13 @@ class BeamAssistedDecoder(AssistedDecoder):
         if not all(finished):
             raise nan_error("--path", self.models)
         passes = [*map(len, rounds)]
-        hypos = results.fill(rows, finished, passes, rules.device, self.beam_size)
+        hypos = results.fill(rows, finished, passes, self.beam_size)
         for row, some, of_row in zip(rows, finished, rounds, strict=True):
             best = max(some, key=results.rank)
             row.passes = _records(of_row, best, self.eos, self.record_tokens)
         return hypos
 
-    def _encode_for(
-        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
-    ) -> int:
+    def _encode_for(self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules) -> int:
         """Encode, and return the depth of the drafts; 0: the plain search is to run, natively.
 
         The depth is chosen by cost where the search is native.
@@ -172,7 +170,7 @@ class BeamAssistedDecoder(AssistedDecoder):
         def guesses(hidden: Any, at: Positions) -> Best:
             return part.best(part.read(hidden), at, count)
 
-        def step(best: Best, scores: Tensor) -> Extension:
+        def step(best: Best, scores: np.ndarray) -> Extension:
             return extend(best, scores, self.eos, self.beam_size, self.scorer.native)
 
         search = DraftedBeamSearch(

@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from ctypes import addressof
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..config import DecodingConfig
 from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin, numbers_of
@@ -56,15 +55,14 @@ class HeadsDrafter(StateDrafter):
         super().__init__(scorer, *args)
         self.heads = heads
 
-    def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
+    def hidden(self, rows: Sequence[Row], count: int) -> Any:
         """Run the heads."""
         following = None
         if self.heads.seen:
             assert self.states is not None  # the first pass has no draft
             last = [row.tokens[-1] for row in rows]
-            following = self.scorer.embed(torch.tensor(last, device=self.states.device))  # B×E
-        states: Tensor = self.heads(self.states, range(1, count + 1), following)
-        return states
+            following = self.scorer.embed(np.array(last))  # B×E
+        return self.heads(self.states, range(1, count + 1), following)
 
     def natively(self) -> NativeDrafting | None:
         """Describe the drafter to the native loop, unless it drafts trees or is traced."""
@@ -127,7 +125,7 @@ class BlockwiseDecoder(ParallelDecoder):
         return rule
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
     ) -> HeadsDrafter:
         """Return the drafter for one batch."""
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles

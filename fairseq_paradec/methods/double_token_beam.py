@@ -15,12 +15,12 @@ fairseq's score / length**lenpen, where the length is that of the output; the lo
 
 import math
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..decoding.beam import Candidates, Extension
 from ..token_rules import Best
 from .beam import BeamDecoder
+from .multiword_beam import at_places, largest
 
 
 class DoubleTokenBeamDecoder(BeamDecoder):
@@ -31,48 +31,47 @@ class DoubleTokenBeamDecoder(BeamDecoder):
         """3W: a parent's 3W best right words make its best 3W pairs with any left word."""
         return 3 * self.beam_size
 
-    def extend(self, best: Best, scores: Tensor) -> Extension:
+    def extend(self, best: Best, scores: np.ndarray) -> Extension:
         """Extend the beams by one pair of words; see BeamSearch.extend."""
-        beam = self.beam_size
-        left_words, others = best.tokens.unbind(dim=2)  # S×W×N, and the right ones
-        left, right = best.scores.unbind(dim=2)
+        beam, count = self.beam_size, len(scores)
+        left_words, others = best.tokens[:, :, 0], best.tokens[:, :, 1]  # S×W×N
+        left, right = best.scores[:, :, 0], best.scores[:, :, 1]
+        choices = left.shape[2]
         # 1. The best 2W left words over the whole beam.
-        lefts = (scores[..., None] + left).flatten(1)  # S×(W·N)
-        left_totals, where = lefts.topk(min(2 * beam, lefts.size(1)))  # S×L
-        parent, left_word = where // left.size(2), left_words.flatten(1).gather(1, where)
-        left_score = left.flatten(1).gather(1, where)
+        lefts = (scores[..., None] + left).reshape(count, -1)  # S×(W·N)
+        left_totals, where = largest(lefts, 2 * beam)  # S×L
+        parent, left_word = where // choices, at_places(left_words.reshape(count, -1), where)
+        left_score = at_places(left.reshape(count, -1), where)
         # 2. The best 3W pairs with them.
-        picked = parent[..., None].expand(-1, -1, right.size(2))
-        rights, right_words = right.gather(1, picked), others.gather(1, picked)  # S×L×N
-        is_end = left_word.eq(self.eos)[..., None]  # then the right word is </s> too
-        end = best.ends[:, :, 1].gather(1, parent)
-        rights = rights.masked_fill(is_end, -math.inf)
-        rights[..., :1] = torch.where(is_end, end[..., None], rights[..., :1])
-        right_words = right_words.masked_fill(is_end, self.eos)
-        pairs = (left_totals[..., None] + rights).flatten(1)
-        totals, where = pairs.topk(min(3 * beam, pairs.size(1)))  # S×P
-        of_left = where // rights.size(2)
-        right_word = right_words.flatten(1).gather(1, where)
-        parent, left_word = parent.gather(1, of_left), left_word.gather(1, of_left)
-        left_score = left_score.gather(1, of_left)
-        words = torch.stack((left_word, right_word), dim=2)  # S×P×2
-        right_score = rights.flatten(1).gather(1, where)
-        word_scores = torch.stack((left_score, right_score), dim=2)
-        both = left_word.eq(self.eos)  # (EOD, EOD) is one </s>
-        word_scores[..., 0] += torch.where(both, right_score, torch.zeros_like(right_score))
+        rights, right_words = at_places(right, parent), at_places(others, parent)  # S×L×N
+        is_end = left_word == self.eos  # then the right word is </s> too
+        end = at_places(best.ends[:, :, 1], parent)
+        rights[is_end] = -math.inf
+        rights[..., 0] = np.where(is_end, end, rights[..., 0])
+        right_words[is_end] = self.eos
+        pairs = (left_totals[..., None] + rights).reshape(count, -1)
+        totals, where = largest(pairs, 3 * beam)  # S×P
+        of_left = where // choices
+        right_word = at_places(right_words.reshape(count, -1), where)
+        parent, left_word = at_places(parent, of_left), at_places(left_word, of_left)
+        left_score = at_places(left_score, of_left)
+        words = np.stack((left_word, right_word), axis=2)  # S×P×2
+        right_score = at_places(rights.reshape(count, -1), where)
+        # (EOD, EOD) is one </s>.
+        left_score = left_score + np.where(left_word == self.eos, right_score, 0)
+        word_scores = np.stack((left_score, right_score), axis=2).astype(right_score.dtype)
         # 3. Ended pairs among the best W are finished.
-        has_end = words.eq(self.eos).any(dim=2)
-        among_best = torch.arange(totals.size(1), device=totals.device) < beam
-        finished = totals.masked_fill(~(has_end & among_best), -math.inf)
+        has_end = (words == self.eos).any(axis=2)
+        among_best = np.arange(totals.shape[1]) < beam
+        finished = np.where(has_end & among_best, totals, -math.inf)
         # 4. The best W of the others are the next beam.
-        alive, index = totals.masked_fill(has_end, -math.inf).topk(min(beam, totals.size(1)))
-        picked = index[..., None].expand(-1, -1, 2)
+        alive, index = largest(np.where(has_end, -math.inf, totals).astype(totals.dtype), beam)
         return Extension(
             Candidates(finished, parent, words, word_scores),
             Candidates(
                 alive,
-                parent.gather(1, index),
-                words.gather(1, picked),
-                word_scores.gather(1, picked),
+                at_places(parent, index),
+                at_places(words, index),
+                at_places(word_scores, index),
             ),
         )

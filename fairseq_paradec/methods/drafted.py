@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch, TopKMargin
 from ..decoding.drafting import BlockSizes
@@ -74,7 +72,7 @@ class DraftedDecoder(ParallelDecoder):
         name = f"drafts of {id(self.drafter)} in {self.draft_engine.dtype}"
         self.draft_scorer = self._one_of(scorers, name, self.draft_scorer)
 
-    def _encode_more(self, net_input: dict[str, Tensor]) -> None:
+    def _encode_more(self, net_input: dict[str, Any]) -> None:
         """Run the encoders for sentences that enter the batch; see ``_encode``."""
         assert isinstance(self.scorer, ChunkScorer)
         encoder_out = self.scorer.add(net_input)
@@ -85,7 +83,7 @@ class DraftedDecoder(ParallelDecoder):
         else:
             self.draft_scorer.add(net_input)
 
-    def _encode(self, net_input: dict[str, Tensor]) -> None:
+    def _encode(self, net_input: dict[str, Any]) -> None:
         """Run the encoder, and the drafter's encoder if it has its own."""
         self.scorer.encode(net_input)
         if self.on_verifiers_encoder:

@@ -18,8 +18,6 @@ trained on the verifier's own encoder, whose output then serves both.
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
 from ..config import DecodingConfig
 from ..decoding.drafting import ModelDrafter
 from ..decoding.helper import check_block_size, check_shared_encoder, warn_long_block
@@ -39,11 +37,10 @@ class BlockDrafter(ModelDrafter):
     The scorer is the block model's; its encoder has not run yet.
     """
 
-    def hidden(self, rows: Sequence[Row], count: int) -> Tensor:
+    def hidden(self, rows: Sequence[Row], count: int) -> Any:
         """Fill a block after each row's prefix."""
         # Always k masks: with fewer the draft would change.
-        states: Tensor = self.scorer.fill([row.tokens for row in rows], self.sizes.most)
-        return states[:, :count]
+        return self.scorer.fill([row.tokens for row in rows], self.sizes.most)[:, :count]
 
     def natively(self) -> NativeDrafting | None:
         """Describe the drafter to the native loop, unless it drafts trees or is traced."""
@@ -91,7 +88,7 @@ class GadDecoder(DraftedDecoder):
         return bool(drafter.shares_encoder)
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
     ) -> BlockDrafter:
         """Return the drafter for one batch."""
         return BlockDrafter(

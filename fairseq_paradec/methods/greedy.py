@@ -1,8 +1,7 @@
 """Greedy search, one token per pass: the baseline of the other methods, on the same scorer."""
 
 from collections.abc import Sequence
-
-from torch import Tensor
+from typing import Any
 
 from ..decoding.acceptance import ExactMatch
 from ..decoding.loop import Drafter, Proposal, Verifier, draft_and_verify, no_draft
@@ -36,7 +35,7 @@ class GreedyDecoder(ParallelDecoder):
     """``--decoding greedy``: fairseq's ``--beam 1`` on this package's scorer."""
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
     ) -> GreedyDrafter:
         """Return a drafter that drafts no tokens."""
         return GreedyDrafter()

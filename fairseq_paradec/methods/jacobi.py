@@ -23,8 +23,6 @@ Beyond the paper: ``--jacobi-stop prefix`` commits tokens as soon as they are fi
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
 from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch, Unchanged
 from ..decoding.drafting import BlockSizes
@@ -149,7 +147,7 @@ class JacobiDecoder(ParallelDecoder):
         return Unchanged() if self.config.jacobi_stop == "unchanged" else ExactMatch()
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
     ) -> JacobiDrafter:
         """Return the drafter; for ``--jacobi-length oracle`` greedy search runs first."""
         lengths = list(map(first_length, rows))

@@ -22,8 +22,7 @@ does, or by --beam-stop settled as the authors' (``BeamSearch``).
 
 import math
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..decoding.beam import Candidates, Extension
 from ..engine.native.beam import native_extend
@@ -39,12 +38,12 @@ class MultiwordBeamDecoder(BeamDecoder):
         """B, and ``</s>``, which may be among them; of greedy search the best one."""
         return 1 if self.beam_size == 1 else self.beam_size + 1
 
-    def extend(self, best: Best, scores: Tensor) -> Extension:
+    def extend(self, best: Best, scores: np.ndarray) -> Extension:
         """Extend the beams by the z words of a step; see BeamSearch.extend."""
         return extend(best, scores, self.eos, self.beam_size, self.scorer.native)
 
 
-def extend(best: Best, scores: Tensor, eos: int, beam: int, native: bool = False) -> Extension:
+def extend(best: Best, scores: np.ndarray, eos: int, beam: int, native: bool = False) -> Extension:
     """Extend the beams by the z words of a step; see BeamSearch.extend.
 
     Args:
@@ -52,61 +51,76 @@ def extend(best: Best, scores: Tensor, eos: int, beam: int, native: bool = False
         scores: S×W, the hypotheses' scores so far, -inf for no hypothesis.
         eos: ``</s>``.
         beam: B.
-        native: by the native library; ``best`` is in fp32 and on the CPU.
+        native: by the native library; ``best`` is in fp32.
     """
     if native:
         return Extension(*(Candidates(*parts) for parts in native_extend(best, scores, eos, beam)))
     if beam == 1:
         return _extend_greedily(best, scores, eos)
     words, top, end = best  # S×W×z×K, S×W×z×K, S×W×z
-    count, width, z, _ = words.shape
+    count, width, z, choices = words.shape
     # Line 6: the best words of each slot; </s> is handled separately.
-    top = top.masked_fill(words.eq(eos), -math.inf)
+    top = np.where(words == eos, -math.inf, top).astype(top.dtype)
     # Line 7: word after word, each hypothesis keeps its best continuations (C of them).
     totals = scores[:, :, None]  # S×W×C
-    chosen = words.new_zeros(count, width, 1, z)  # S×W×C×z
-    chosen_scores = top.new_zeros(count, width, 1, z)
+    chosen = np.zeros((count, width, 1, z), words.dtype)  # S×W×C×z
+    chosen_scores = np.zeros((count, width, 1, z), top.dtype)
     done: list[Candidates] = []
     for i in range(z):
         ending = totals + end[:, :, i, None]  # S×W×C
-        longer = (totals[..., None] + top[:, :, i, None]).flatten(2)  # S×W×(C·K)
-        totals, pick = longer.topk(min(beam, longer.size(2)))  # S×W×C'
+        longer = (totals[..., None] + top[:, :, i, None]).reshape(count, width, -1)  # S×W×(C·K)
+        totals, pick = largest(longer, beam)  # S×W×C'
         # Lines 9-11: a hypothesis that ends here, among the best of this length, is finished.
-        pool = torch.cat((ending.flatten(1), totals.flatten(1)), dim=1)
-        rank, where = pool.topk(min(beam, pool.size(1)))  # S×B
-        ends_here = where < ending[0].numel()
-        last = where.clamp(max=ending[0].numel() - 1)
-        parent = last // ending.size(2)
-        ended_words = chosen.flatten(1, 2).gather(1, last[..., None].expand(-1, -1, z)).clone()
-        values = chosen_scores.flatten(1, 2).gather(1, last[..., None].expand(-1, -1, z))
+        each = ending.shape[2]
+        pool = np.concatenate((ending.reshape(count, -1), totals.reshape(count, -1)), axis=1)
+        rank, where = largest(pool, beam)  # S×B
+        last = where.clip(max=width * each - 1)
+        parent = last // each
+        ended_words = at_places(chosen.reshape(count, -1, z), last)
+        values = at_places(chosen_scores.reshape(count, -1, z), last)
         ended_words[..., i] = eos
-        values[..., i] = end[:, :, i].gather(1, parent)
-        rank = rank.masked_fill(~ends_here, -math.inf)
+        values[..., i] = at_places(end[:, :, i], parent)
+        rank = np.where(where < width * each, rank, -math.inf).astype(rank.dtype)
         done.append(Candidates(rank, parent, ended_words, values))
         # Line 8: the words at the indices.
-        before = (pick // top.size(3))[..., None].expand(-1, -1, -1, z)
-        chosen, chosen_scores = chosen.gather(2, before), chosen_scores.gather(2, before)
-        chosen[..., i] = words[:, :, i].gather(2, pick % top.size(3))
-        chosen_scores[..., i] = top[:, :, i].gather(2, pick % top.size(3))
+        before = (pick // choices)[..., None]
+        chosen = np.take_along_axis(chosen, before, axis=2)
+        chosen_scores = np.take_along_axis(chosen_scores, before, axis=2)
+        chosen[..., i] = np.take_along_axis(words[:, :, i], pick % choices, axis=2)
+        chosen_scores[..., i] = np.take_along_axis(top[:, :, i], pick % choices, axis=2)
     # Line 17: the best over the beam.
-    alive, where = totals.flatten(1).topk(min(beam, totals[0].numel()))
-    parent = where // totals.size(2)
-    index = where[..., None].expand(-1, -1, z)
-    words = chosen.flatten(1, 2).gather(1, index)
-    word_scores = chosen_scores.flatten(1, 2).gather(1, index)
-    joined = Candidates(*(torch.cat(parts, dim=1) for parts in zip(*done, strict=True)))
+    alive, where = largest(totals.reshape(count, -1), beam)
+    parent = where // totals.shape[2]
+    words = at_places(chosen.reshape(count, -1, z), where)
+    word_scores = at_places(chosen_scores.reshape(count, -1, z), where)
+    joined = Candidates(*(np.concatenate(parts, axis=1) for parts in zip(*done, strict=True)))
     return Extension(joined, Candidates(alive, parent, words, word_scores))
 
 
-def _extend_greedily(choices: Best, scores: Tensor, eos: int) -> Extension:
+def largest(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest values of the last dimension, and their places, the largest first.
+
+    Of equal values the first comes first. NaN is the largest, so that it is noticed.
+    """
+    order = np.argsort(np.where(np.isnan(values), -math.inf, -values), axis=-1, kind="stable")
+    places = order[..., :count]
+    return np.take_along_axis(values, places, axis=-1), places
+
+
+def at_places(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return values at places of the second dimension: S×N×... and S×C -> S×C×..., a copy."""
+    return values[np.arange(len(values))[:, None], places]
+
+
+def _extend_greedily(choices: Best, scores: np.ndarray, eos: int) -> Extension:
     """Take the best word of each slot; the first ``</s>`` ends the hypothesis."""
     words, best = choices.tokens[..., 0], choices.scores[..., 0]  # S×1×z
-    totals = scores + best[:, 0].cumsum(dim=1)  # S×z
-    ends = words[:, 0].eq(eos)
-    end, has_end = ends.int().argmax(dim=1, keepdim=True), ends.any(dim=1, keepdim=True)
-    parent = torch.zeros_like(end)
-    finished = totals.gather(1, end).masked_fill(~has_end, -math.inf)
-    alive = totals[:, -1:].masked_fill(has_end, -math.inf)
+    totals = scores + best[:, 0].cumsum(axis=1)  # S×z
+    ends = words[:, 0] == eos
+    end, has_end = ends.argmax(axis=1)[:, None], ends.any(axis=1, keepdims=True)
+    parent = np.zeros_like(end)
+    finished = np.where(has_end, at_places(totals, end), -math.inf)
+    alive = np.where(has_end, -math.inf, totals[:, -1:])
     return Extension(
         Candidates(finished, parent, words, best), Candidates(alive, parent, words, best)
     )

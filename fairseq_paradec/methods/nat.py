@@ -7,7 +7,7 @@ greedy search.
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from ..config import DecodingConfig
 from ..decoding.acceptance import Unverified
@@ -26,14 +26,14 @@ class BlockFiller(Drafter):
         self.scorer = scorer
         self.block_size = block_size
         self.prefixes: list[list[int]] = []
-        self.log_probs, self.choose = scorer.log_probs, scorer.choose
+        self.choose, self.best = scorer.choose, scorer.best
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Propose no tokens, and a block of scored positions within the row's limit."""
         self.prefixes = [row.tokens for row in rows]
         return Proposal([[] for _ in rows], [min(self.block_size, row.room) for row in rows])
 
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, tokens: np.ndarray) -> Any:
         """Fill the blocks, B×K×D; ``tokens`` is not used, since ``fill`` reads whole prefixes."""
         # Always k masks: with fewer the block would change.
         return self.scorer.fill(self.prefixes, self.block_size)
@@ -63,7 +63,7 @@ class NatDecoder(Decoder):
         return BlockScorer(models[0], self.engine)
 
     def _decode(
-        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode and run the loop with the block model as drafter and scorer."""
         assert isinstance(self.scorer, BlockScorer)  # see make_scorer

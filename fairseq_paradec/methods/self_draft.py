@@ -17,8 +17,6 @@ Nothing is trained.
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
 from ..config import DecodingConfig
 from ..decoding.assistant import AssistantDrafter
 from ..decoding.loop import Proposal, Verdict
@@ -49,12 +47,12 @@ class SelfDraftDecoder(AssistedDecoder):
             )
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
     ) -> AssistantDrafter:
         """Return the drafter for one batch."""
         return SelfDrafter(*self.drafting(rows, rules))
 
-    def _encode(self, net_input: dict[str, Tensor]) -> None:
+    def _encode(self, net_input: dict[str, Any]) -> None:
         """Run the encoder; drafts for an ensemble have one of their own."""
         if not self.on_verifiers_encoder:
             return super()._encode(net_input)

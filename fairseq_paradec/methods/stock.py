@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..config import ALL, DecodingConfig
@@ -103,16 +102,16 @@ class StockDecoder:
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
         """Share nothing."""
 
-    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
+    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules) -> Any:
         """Return None; the search needs no preparation."""
 
     def _decode(
-        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Search; each row gets the best hypothesis, and one pass per token."""
         prefix = None
         if rules.forced_len > 0:
-            prefix = torch.tensor([row.prefix for row in rows], device=rules.device)
+            prefix = net_input["src_tokens"].new_tensor([row.prefix for row in rows])
         outputs = self.decode({"net_input": net_input}, prefix, bos_token=rules.start)
         for row, hypos in zip(rows, outputs, strict=True):
             row.tokens = hypos[0]["tokens"].tolist()

@@ -1,24 +1,25 @@
-"""A step of a beam search by the native library: that of tensors, and of equal candidates."""
+"""A step of a beam search by the native library: that of arrays, and of equal candidates."""
 
 import argparse
 import ctypes
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.multiword import reordered
 
-from fairseq_paradec.decoding import beam_output
-from fairseq_paradec.decoding.beam import arrays_of
 from fairseq_paradec.decoding.beam_output import Results, Written
+from fairseq_paradec.engine.choices import arrays_of
 from fairseq_paradec.engine.native.library import Extended, Step, library
+from fairseq_paradec.methods.multiword_beam import extend
 from fairseq_paradec.row import Row
 from fairseq_paradec.target_order import TargetOrder
 from fairseq_paradec.token_rules import Best
 
 
-def extended(best: Best, scores: torch.Tensor, beam: int, pairs: bool) -> list[list[Any]]:
+def extended(best: Best, scores: np.ndarray, beam: int, pairs: bool) -> list[list[Any]]:
     """What a step of the library makes of S sentences: ended hypotheses, and those that go on."""
     sentences, width, z, candidates = best.tokens.shape
     found = min(3 * beam, min(2 * beam, width * candidates) * candidates)
@@ -31,22 +32,22 @@ def extended(best: Best, scores: torch.Tensor, beam: int, pairs: bool) -> list[l
         beam=beam,
         kept=counts[1],
         end=2,
-        scores=scores.data_ptr(),
-        tokens=best.tokens.data_ptr(),
-        token_scores=best.scores.data_ptr(),
-        end_scores=best.ends.data_ptr(),
+        scores=scores.ctypes.data,
+        tokens=best.tokens.ctypes.data,
+        token_scores=best.scores.ctypes.data,
+        end_scores=best.ends.ctypes.data,
         pairs=pairs,
     )
     made = [
         (
-            torch.empty(sentences, count),
-            torch.empty(sentences, count, dtype=torch.long),
-            torch.empty(sentences, count, z, dtype=torch.long),
-            torch.empty(sentences, count, z),
+            np.empty((sentences, count), np.float32),
+            np.empty((sentences, count), np.int64),
+            np.empty((sentences, count, z), np.int64),
+            np.empty((sentences, count, z), np.float32),
         )
         for count in counts
     ]
-    where = [Extended(*(part.data_ptr() for part in one)) for one in made]
+    where = [Extended(*(part.ctypes.data for part in one)) for one in made]
     assert library().paradec_extend(*map(ctypes.byref, (step, *where))) == 0
     return [
         [
@@ -59,7 +60,7 @@ def extended(best: Best, scores: torch.Tensor, beam: int, pairs: bool) -> list[l
 
 
 @pytest.mark.parametrize("ends", [(-1.0, -1.0), (1.5, 1.5), (8.0, 8.0), (8.0, -1.0)])
-def test_a_step_of_pairs_is_that_of_tensors(ends: tuple[float, float]) -> None:
+def test_a_step_of_pairs_is_that_of_arrays(ends: tuple[float, float]) -> None:
     """Random scores, also where most pairs or left words end, and the beam needs 3W."""
     task, model = reordered("double_token")
     for seed, beam in enumerate((1, 2, 3, 5)):
@@ -69,12 +70,12 @@ def test_a_step_of_pairs_is_that_of_tensors(ends: tuple[float, float]) -> None:
         tables[..., 2] += torch.tensor(ends)
         tables[..., [1, 4]] = -torch.inf
         tables = tables.log_softmax(dim=-1)
-        scores = torch.randn(1, width, generator=lots)
+        scores = torch.randn(1, width, generator=lots).numpy()
         made = task.build_generator([model], argparse.Namespace(beam=beam))
         values, tokens = tables.topk(min(made.most_words, 9))
-        best = Best(tokens, values, tables[..., 2].clone())
+        best = Best(tokens.numpy(), values.numpy(), tables[..., 2].numpy().copy())
         for got, want in zip(
-            extended(best, scores, beam, True), made.extend(best, scores.clone()), strict=True
+            extended(best, scores, beam, True), made.extend(best, scores), strict=True
         ):
             rows = zip(*(part[0].tolist() for part in want))
             wanted = [(p, *w, s, *v) for s, p, w, v in rows if math.isfinite(s)]
@@ -83,9 +84,18 @@ def test_a_step_of_pairs_is_that_of_tensors(ends: tuple[float, float]) -> None:
 
 def test_of_equal_candidates_the_first_is_taken() -> None:
     """Ends before words, then by hypothesis, then by the words' order."""
-    tokens = torch.tensor([[[[5, 6, 2]], [[7, 5, 2]]]])
-    best = Best(tokens, torch.full(tokens.shape, -1.0), torch.full((1, 2, 1), -1.0))
-    ended, alive = extended(best, torch.zeros(1, 2), 3, pairs=False)
+    tokens = np.array([[[[5, 6, 2]], [[7, 5, 2]]]])
+    scores = np.zeros((1, 2), np.float32)
+    best = Best(tokens, np.full(tokens.shape, -1, "f4"), np.full((1, 2, 1), -1, "f4"))
+    for parts in extend(best, scores, 2, 3):
+        order = np.argsort(-parts.scores[0], kind="stable")
+        rows = zip(*(part[0][order].tolist() for part in parts), strict=True)
+        either = [(p, *w, s, *v) for s, p, w, v in rows if math.isfinite(s)]
+        assert either in (
+            [(0, 2, -1.0, -1.0), (1, 2, -1.0, -1.0)],
+            [(0, 5, -1.0, -1.0), (0, 6, -1.0, -1.0), (1, 7, -1.0, -1.0)],
+        )
+    ended, alive = extended(best, scores, 3, pairs=False)
     assert ended == [(0, 2, -1.0, -1.0), (1, 2, -1.0, -1.0)]
     assert alive == [(0, 5, -1.0, -1.0), (0, 6, -1.0, -1.0), (1, 7, -1.0, -1.0)]
 
@@ -104,32 +114,18 @@ def test_a_steps_candidates_come_from_a_device_in_one_copy_as_they_are(dtype: to
         assert (at_once == each).all()
 
 
-@pytest.mark.parametrize("sentences", [1, 40])
-def test_hypotheses_are_as_few_tensors_for_any_batch(
-    sentences: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a device each tensor that is made is a copy, for which the host waits."""
-    made = []
-
-    def tensor(*args: Any, **options: Any) -> torch.Tensor:
-        made.append(args)
-        return torch.as_tensor(*args, **options)
-
+def test_hypotheses_are_ranked_and_in_natural_order() -> None:
     results = Results(TargetOrder(), 2, True, 1.0, None, False)
-    rows = [Row(i, [5, 2], 9) for i in range(sentences)]
+    rows = [Row(i, [5, 2], 9) for i in range(5)]
     finished = [
         [
             Written(-4.0, [7] * (i % 4), [-1.0] * (i % 4 + 1), []),
             Written(-0.5, [6], [-0.25] * 2, []),
         ]
-        for i in range(sentences)
+        for i in range(5)
     ]
-    results.fill(rows, finished, [3] * sentences, torch.device("cpu"), 2)  # places are kept
-    monkeypatch.setattr(beam_output.torch, "tensor", tensor)
-    filled = results.fill(rows, finished, [3] * sentences, torch.device("cpu"), 2)
-    assert len(made) == 3
-    for i, hypos in enumerate(filled):
+    for i, hypos in enumerate(results.fill(rows, finished, [3] * 5, 2)):
         assert [hypo["tokens"].tolist() for hypo in hypos] == [[6, 2], [7] * (i % 4) + [2]]
-        assert [hypo["positional_scores"].numel() for hypo in hypos] == [2, i % 4 + 1]
-        assert [hypo["score"].item() for hypo in hypos] == [-0.25, pytest.approx(-4 / (i % 4 + 1))]
+        assert [len(hypo["positional_scores"]) for hypo in hypos] == [2, i % 4 + 1]
+        assert [float(hypo["score"]) for hypo in hypos] == [-0.25, pytest.approx(-4 / (i % 4 + 1))]
         assert rows[i].tokens == [6, 2] and rows[i].scores == [-0.25] * 2

@@ -25,6 +25,7 @@ from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
 from fairseq_paradec.records import SCHEMA, VERSION, open_report
 from fairseq_paradec.registry import METHODS
+from fairseq_paradec.token_rules import Best
 
 LENGTHS = [8, 5, 3]
 RULES = Rules(pad=1, unk=3, eos=2, max_len=Limits().max_len_b)
@@ -200,7 +201,9 @@ def test_the_trace_tells_what_happened(tmp_path, flags):
 def test_the_runner_up_of_a_tie_is_the_other_token(choice):
     log_probs = torch.tensor([[[-0.5, -0.5, -2.0]]])
     choices = torch.tensor([[choice]])
-    details = PassDetails(log_probs, scored(log_probs, choices, choices))
+    values, tokens = log_probs.topk(2)
+    best = Best(tokens.numpy(), values.numpy(), values[..., 0].numpy())
+    details = PassDetails(best, scored(log_probs, choices, choices))
     assert details.of_row(0, [choice], [choice]).runner_up == [1 - choice]
 
 

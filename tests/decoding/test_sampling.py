@@ -18,8 +18,9 @@ from support.builders import DEMO, Limits, built, collate, lend, sources
 from support.chance import assert_drawn
 from support.exact import watched
 
-from fairseq_paradec.decoding.sampling import Sampling, acceptance, draw, residual
+from fairseq_paradec.engine.sampling import acceptance, distributions, draw, residual
 from fairseq_paradec.lab.analysis.promises import SAMPLED, promise_of
+from fairseq_paradec.token_rules import Sampling
 
 LOW = -math.inf
 
@@ -35,9 +36,9 @@ def test_truncation_is_fairseqs() -> None:
     forced = torch.tensor([[[LOW, -200.0, LOW]]])  # fairseq has no probability of it left
     cases = [{}, {"topk": 4}, {"topk": 40}, {"topp": 0.6}, {"topp": 1.0}, {"topp": 0.3, "topk": 2}]
     for own in cases:
-        got = Sampling(**own).probs(log_probs[None])[0]
+        got = distributions(Sampling(**own), log_probs[None])[0]
         torch.testing.assert_close(got, torch.stack([law(row, **own) for row in log_probs]))
-        assert Sampling(**own).probs(forced).tolist() == [[[0.0, 1.0, 0.0]]]
+        assert distributions(Sampling(**own), forced).tolist() == [[[0.0, 1.0, 0.0]]]
 
 
 def test_accepting_and_replacing_gives_the_verifiers_distribution() -> None:

@@ -63,7 +63,7 @@ def rules(**changes: Any) -> TokenRules:
     """Rules that forbid nothing but <pad> and the tokens 5 and 8 of 10."""
     plain: dict[str, Any] = {"pad": 1, "unk": 3, "eos": 2, "start": 2, "min_len": 0}
     plain |= {"unk_penalty": 0.0, "temperature": 1.0, "forced_len": 0}
-    return TokenRules(**plain | {"device": torch.device("cpu"), "suppressed": (5, 8)} | changes)
+    return TokenRules(**plain | {"suppressed": (5, 8)} | changes)
 
 
 def forbidden(log_probs: torch.Tensor) -> list[list[int]]:

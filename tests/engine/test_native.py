@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support import builders
@@ -31,7 +32,7 @@ from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.plugin.models.heads import BlockHeads
 from fairseq_paradec.row import Row
-from fairseq_paradec.token_rules import TokenRules
+from fairseq_paradec.token_rules import Scored, TokenRules
 
 ENGINES = ("torch", "native")
 NATIVE = Engine(kind="native")
@@ -166,7 +167,7 @@ def test_passes_are_torchs(variant: str) -> None:
             cached = scorers[0].cache.lengths
             mask: Any = "all" if turn == 4 and len(set(cached)) == 1 else "causal"
             if turn == 2:  # tokens of a block see all of it
-                mask = torch.full((1, width), width, dtype=torch.int32)
+                mask = np.full((1, width), width, np.int32)
             first, second = (s.log_probs(s.step(tokens, mask)) for s in scorers)
             torch.testing.assert_close(second, first, atol=5e-4, rtol=0)
             kept = [n + min(width, 5) - (i % 2) for i, n in enumerate(cached)]
@@ -221,15 +222,17 @@ def test_random_chunks_of_many_tokens() -> None:
         for scorer in scorers:
             scorer.encode(sample["net_input"])
         wanted = drawn.choice([5, 40, 300 if rows < 3 else 60])
-        rules = TokenRules(1, 3, 2, 2, 3, 0.5, 1.1, 0, torch.device("cpu"), (5, 6))
+        rules = TokenRules(1, 3, 2, 2, 3, 0.5, 1.1, 0, (5, 6))
         written = [0] * rows
         while min(written) < wanted:
             width = drawn.choice([1, 2, 9, 10, 11, 64])
-            tokens = torch.randint(4, size, (rows, width))
+            tokens = torch.randint(4, size, (rows, width)).numpy()
             given = [Row(b, [], wanted, tokens=[4] * n) for b, n in enumerate(written)]
             states = [scorer.step(tokens) for scorer in scorers]
-            scores = rules.at(given).choose(scorers[0].log_probs(states[0], 1.1), tokens)
-            found = scorers[1].choose(states[1], rules.at(given), tokens)
+            scores, found = (
+                Scored(*map(torch.from_numpy, scorer.choose(hidden, rules.at(given), tokens)))
+                for scorer, hidden in zip(scorers, states, strict=True)
+            )
             known = scores.draft_scores > -torch.inf
             assert torch.equal(known, found.draft_scores > -torch.inf)
             torch.testing.assert_close(found.scores, scores.scores, atol=4e-4, rtol=0)

@@ -127,7 +127,7 @@ def test_words_outside_the_vocabulary_are_refused() -> None:
     scorer.encode(sample["net_input"])
     generator = task.build_generator([model], argparse.Namespace(decoding="greedy", beam=1))
     rows = generator._make_rows(sample["net_input"], None)
-    rules = generator._make_rules(None, None, torch.device("cpu"))
+    rules = generator._make_rules(None, None)
     for start in (-1, 10**6):
         with pytest.raises(IndexError, match="not in the model's vocabulary"):
             scorer.search(rules.at(rows), Searching([start], 2, 3))

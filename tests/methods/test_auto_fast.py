@@ -9,6 +9,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from pytest import approx
@@ -241,7 +242,7 @@ class Anything(ExactMatch):
     """A rule that lets every draft pass."""
 
     def accept(self, draft, scored):
-        return torch.full_like(draft[:, 0], draft.size(1)) if draft.numel() else draft.sum(1)
+        return np.full(len(draft), draft.shape[1])
 
 
 @pytest.mark.parametrize(

@@ -314,7 +314,7 @@ def test_a_pass_reads_what_is_new_alone(kind: str) -> None:
     found, task, model = decoder("default", kind, torch.float64, 5, limits, block_size=5)
     widths: list[int] = []
     step = found.scorer.step
-    found.scorer.step = lambda tokens, mask: widths.append(tokens.size(1)) or step(tokens, mask)
+    found.scorer.step = lambda tokens, mask: widths.append(tokens.shape[1]) or step(tokens, mask)
     for seed in range(4):
         widths.clear()
         rows = watched(task, found, [model], batch(task, (6,), seed=seed))

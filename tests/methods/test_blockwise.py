@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary
@@ -88,7 +89,7 @@ def test_every_rule_is_the_papers(flags: dict[str, Any]) -> None:
 
 #: Scores and intensities of seven tokens, and nine drafts of three; the verifier chooses token 3.
 #: Draft 4 begins with </s>, which is no intensity; draft 5 with a forbidden token.
-VALUES = torch.tensor([math.nan, math.nan, math.nan, 10.0, 11.0, 13.0, 20.0])
+VALUES = np.array([math.nan, math.nan, math.nan, 10.0, 11.0, 13.0, 20.0])
 SCORES = torch.tensor([-math.inf, -math.inf, -9.0, -1.0, -2.0, -2.0, -math.inf]).expand(9, 3, 7)
 CHOICE = torch.full((9, 3), 3)
 PADDING = 1
@@ -130,13 +131,13 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_a_rule_by_hand(name: str) -> None:
     rule, accepted = ACCEPTED[name]
-    assert rule.accept(NINE, scored(SCORES, CHOICE, NINE)).tolist() == accepted
+    assert rule.accept(NINE.numpy(), scored(SCORES, CHOICE, NINE)).tolist() == accepted
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_no_rule_accepts_anything_of_an_empty_draft(name: str) -> None:
     rule, empty = ACCEPTED[name][0], NINE[:, :0]
-    assert rule.accept(empty, scored(SCORES, CHOICE, empty)).tolist() == [0] * 9
+    assert rule.accept(empty.numpy(), scored(SCORES, CHOICE, empty)).tolist() == [0] * 9
 
 
 def test_what_is_lossless_passes_the_audit() -> None:

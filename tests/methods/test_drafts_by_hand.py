@@ -4,8 +4,8 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 from fairseq_paradec.decoding import assistant
 from fairseq_paradec.decoding.acceptance import ExactMatch
@@ -20,9 +20,8 @@ from fairseq_paradec.methods.self_draft import SelfDrafter
 from fairseq_paradec.row import Row
 from fairseq_paradec.token_rules import Scored, TokenRules
 
-HERE = torch.device("cpu")
 PAD, EOS = 1, 2
-RULES = TokenRules(PAD, 3, EOS, EOS, 0, 0.0, 1.0, 0, HERE)
+RULES = TokenRules(PAD, 3, EOS, EOS, 0, 0.0, 1.0, 0)
 
 
 # ---- trees -------------------------------------------------------------------------------------
@@ -32,13 +31,15 @@ FORKED = Nodes([7, 8, 9], [-1, 0, -1], [0.5, 0.9, 0.4])
 
 
 def test_a_planted_node_sees_its_ancestors_and_is_as_deep_as_they_are_many() -> None:
-    mask = plant([FORKED], [4], HERE).mask
+    mask = plant([FORKED], [4]).mask
     assert mask.depths.tolist() == [[0, 1, 2, 1]]
-    assert mask.sees.int().tolist() == [[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 1]]]
+    assert mask.sees.astype(int).tolist() == [
+        [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 1]]
+    ]
 
 
 def test_a_path_stays_behind_the_last_committed_token() -> None:
-    trees = plant([FORKED, FORKED], [4, 7], HERE)
+    trees = plant([FORKED, FORKED], [4, 7])
     assert trees.slots([[0, 1], [2]]) == ([5, 8], [[5, 6], [10]])
 
 
@@ -50,10 +51,11 @@ def test_nothing_is_drafted_behind_the_end() -> None:
 
 def looked_at(trees: Trees, choices: list[int]) -> list[list[int]]:
     """The path of one row's tree, whose verifier chooses these tokens at the chunk's positions."""
-    chosen = Scored(torch.tensor([choices]), torch.zeros(1, len(choices)))
-    scorer = SimpleNamespace(choose=lambda hidden, at: chosen)
+    chosen = Scored(np.array([choices]), np.zeros((1, len(choices))))
+    scorer: Any = SimpleNamespace(choose=lambda hidden, at: chosen)
     row = Row(0, [], 20, tokens=[5] * 4)
-    return branches(scorer, None, RULES, [row], trees, ExactMatch(), whole=False).nodes
+    states: Any = np.zeros((1, len(choices), 2))
+    return branches(scorer, states, RULES, [row], trees, ExactMatch(), whole=False).nodes
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def looked_at(trees: Trees, choices: list[int]) -> list[list[int]]:
 def test_the_path_that_is_looked_at_begins_with_what_the_verifier_chooses(
     choices: list[int], path: list[int]
 ) -> None:
-    assert looked_at(plant([FORKED], [4], HERE), choices) == [path]
+    assert looked_at(plant([FORKED], [4]), choices) == [path]
 
 
 # ---- drafters that write token by token ----------------------------------------------------------
@@ -96,13 +98,13 @@ class Script:
     def writes(self, projection: Any) -> bool:
         return False
 
-    def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        return torch.arange(tokens.size(1)).expand(len(tokens), -1)[:, :, None]
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        return np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))[:, :, None]
 
-    def draft(self, hidden: torch.Tensor, at: Any, normalised: bool) -> Scored:
+    def draft(self, hidden: np.ndarray, at: Any, normalised: bool) -> Scored:
         self.seen.append((hidden[:, 0, 0].tolist(), at.starts))
         tokens, scores = zip(*next(self.script), strict=True)
-        return Scored(torch.tensor(tokens)[:, None], torch.tensor(scores)[:, None])
+        return Scored(np.array(tokens)[:, None], np.array(scores)[:, None])
 
     def keep(self, lengths: list[int]) -> None:
         self.cache.lengths = list(lengths)

@@ -17,6 +17,7 @@ from support.multiword import MODELS, PREFIXES, RAGGED, assert_same, reordered, 
 
 from fairseq_paradec.engine.native.beam import native_extend
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.methods.multiword_beam import extend
 from fairseq_paradec.token_rules import Best
 
 pytestmark = pytest.mark.usefixtures("exact_softmax")
@@ -95,9 +96,9 @@ def test_a_step_of_pairs_is_the_twins(end: float) -> None:
         assert len(alive) == beam  # why the paper takes 3W
         wanted = ([one for one in best[:beam] if 2 in one.slots[1:]], alive)
         search = task.build_generator([model], argparse.Namespace(**Limits().flags(), beam=beam))
-        ends = tables[..., 2].clone()
-        given = Best(*reversed(tables.topk(min(search.most_words, 9))), ends)
-        for got, want in zip(search.extend(given, scores.clone()), wanted, strict=True):
+        values, tokens = tables.topk(min(search.most_words, 9))
+        given = Best(tokens.numpy(), values.numpy(), tables[..., 2].numpy())
+        for got, want in zip(search.extend(given, scores.numpy()), wanted, strict=True):
             found = zip(got.parents[0].tolist(), got.words[0].tolist(), got.scores[0].tolist())
             found = [one for one in found if one[2] > -math.inf]
             assert [(p, *w) for p, w, _ in found] == [one.slots for one in want]
@@ -313,9 +314,9 @@ def test_a_native_step_is_the_same() -> None:
         if seed % 8 == 0:
             scores[0] = torch.nan
         best, tokens = tables.topk(min(search.most_words, size + 3))
-        given = Best(tokens, best, tables[..., search.eos])
-        want = search.extend(given, scores)
-        found = native_extend(given, scores, search.eos, beam)
+        given = Best(tokens.numpy(), best.numpy(), tables[..., search.eos].numpy())
+        want = extend(given, scores.numpy(), search.eos, beam)
+        found = native_extend(given, scores.numpy(), search.eos, beam)
         for mine, theirs in zip(found, want, strict=True):
             both = zip(*(hypotheses_of(one, search.eos) for one in (mine, theirs)), strict=True)
             for (score, *ours), (other, *wanted) in both:

@@ -85,7 +85,7 @@ class Grown:
                 sees[row, i] = False
                 sees[row, i, path[: len(path) - self.rng.randint(0, 1)]] = True
                 depths[row, i] = len(path) - 1
-        return chunk, Tree(self.bases, sees, depths)
+        return chunk, Tree(self.bases, sees.numpy(), depths.numpy())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,25 +139,26 @@ def test_choices_at_a_trees_positions(kind: str, count: int) -> None:
     torch.manual_seed(count)
     scorer.encode(batch(task, [9, 4, 6])["net_input"])
     hidden = scorer.step(torch.randint(4, 30, (3, 24)))
-    starts, depths = [0, 3, 6], torch.randint(0, 9, (3, 24), dtype=torch.int32)
+    starts, depths = [0, 3, 6], torch.randint(0, 9, (3, 24), dtype=torch.int32).numpy()
     depths[2, 0] = 8
     prefixes = ([], [], []) if short else ([7, 25], [4, 5, 6, 7], [])
     rows = [Row(0, [], n, p) for n, p in zip((30, 6 + count, 14), prefixes, strict=True)]
-    here, forced = torch.device("cpu"), max(map(len, prefixes))
-    rules = TokenRules(1, 3, 2, 2, 5, 0.5, 1.1, forced, here, (6, 17))
+    forced = max(map(len, prefixes))
+    rules = TokenRules(1, 3, 2, 2, 5, 0.5, 1.1, forced, (6, 17))
     draws = DraftProjection(scorer.model, short, task.target_dictionary)
     given = (scorer.projection, hidden)
     want = scorer.log_probs(hidden, 1.1)[..., :short]
     want = want.log_softmax(dim=-1) if short else want
     part = draws.part(scorer.projection, rules)
     chosen = part.choose(hidden, rules.at(rows, starts, depths))
-    tokens, scores = draws.candidates(*given, rules.at(rows, starts, depths), count)
+    candidates = draws.candidates(*given, rules.at(rows, starts, depths), count)
+    tokens, scores = map(torch.from_numpy, candidates)
     for b, row in enumerate(rows):
         for j in range(24):
             one = want[b : b + 1, j : j + 1]
             rules.at([row], [starts[b] + int(depths[b, j])]).restrict(one)
     best, order = want.sort(dim=-1, descending=True, stable=True)
-    assert torch.equal(chosen.tokens, order[..., 0])
+    assert torch.equal(torch.from_numpy(chosen.tokens), order[..., 0])
     torch.testing.assert_close(scores, best[..., :count], atol=1e-5, rtol=0)
     allowed = scores > -torch.inf
     assert torch.equal(tokens[allowed], order[..., :count][allowed])

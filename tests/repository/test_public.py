@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
 from reference.greedy import stock_greedy
 from support.builders import batch, tiny_model, tiny_task
-from torch import Tensor
 
 import fairseq_paradec
 from fairseq_paradec import (
@@ -66,7 +66,7 @@ class AgainDecoder(ParallelDecoder):
     """``--decoding again``."""
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules
+        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
     ) -> Drafter:
         return Again()
 

@@ -156,7 +156,8 @@ def scored(scores: Tensor, choices: Tensor, draft: Tensor) -> Scored:
     part = scores[:, : draft.size(1)]
     drafted = part.gather(2, draft[:, :, None])
     best = scores.gather(2, choices[:, :, None]).squeeze(2)
-    return Scored(choices, best, drafted.squeeze(2), part.gt(drafted).sum(2))
+    parts = choices, best, drafted.squeeze(2), part.gt(drafted).sum(2)
+    return Scored(*(part.numpy() for part in parts))
 
 
 def refused(task: Any, models: Sequence[Any], words: str, **flags: Any) -> None:

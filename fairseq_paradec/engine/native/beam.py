@@ -5,18 +5,18 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from ...token_rules import Best, Positions
 from ..cache import check_memory
 from .cache import NativeCache, NativeWeights, array_of
 from .library import AT_MOST, Drafting, Extended, Returned, Search, Searcher, Step, library
-from .passes import bits_of, check_pass, rules_of
-from .stack import NativeMap, address_of, check
+from .passes import bits_of, check_pass, rules_of, start_of
+from .stack import NativeMap, check
 
 #: Scores, parents, words and scores of words; see ``decoding/beam.py``'s Candidates.
-Hypotheses = tuple[Tensor, Tensor, Tensor, Tensor]
+Hypotheses = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Searched(NamedTuple):
@@ -77,8 +77,8 @@ class _Tables:
             divisors=None if self._divisors is None else ctypes.addressof(self._divisors),
             limits=ctypes.addressof(self._limits),
             most=most,
-            bits=address_of(self._bits),
-            forced=address_of(self._forced),
+            bits=start_of(self._bits),
+            forced=start_of(self._forced),
             passes=self.passes.data_ptr(),
             counts=self.counts.data_ptr(),
             lengths=self.lengths.data_ptr(),
@@ -210,7 +210,9 @@ def _run(search: _Search) -> None:
     check_pass(status)
 
 
-def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypotheses, Hypotheses]:
+def native_extend(
+    best: Best, scores: np.ndarray, end: int, beam: int
+) -> tuple[Hypotheses, Hypotheses]:
     """Extend hypotheses by a step; see ``MultiwordBeamDecoder.extend``.
 
     Args:
@@ -222,13 +224,13 @@ def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypo
     Returns:
         z·B candidates that ended, and the next beam.
     """
-    tokens, token_scores, ends = (part.contiguous() for part in best)
+    tokens, token_scores, ends = map(np.ascontiguousarray, best)
     sentences, width, z, candidates = tokens.shape
     each = 1
     for _ in range(z):
         each = min(beam, each * candidates)
     kept = min(beam, width * each)
-    scores = scores.contiguous()
+    scores = np.ascontiguousarray(scores)
     step = Step(
         sentences=sentences,
         width=width,
@@ -237,10 +239,10 @@ def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypo
         beam=beam,
         kept=kept,
         end=end,
-        scores=scores.data_ptr(),
-        tokens=tokens.data_ptr(),
-        token_scores=token_scores.data_ptr(),
-        end_scores=ends.data_ptr(),
+        scores=scores.ctypes.data,
+        tokens=tokens.ctypes.data,
+        token_scores=token_scores.ctypes.data,
+        end_scores=ends.ctypes.data,
     )
     ended, alive = _blank(sentences, z * beam, z), _blank(sentences, kept, z)
     check(
@@ -255,14 +257,14 @@ def _blank(sentences: int, count: int, z: int) -> Hypotheses:
     """Make room for hypotheses."""
     shape = sentences, count
     return (
-        torch.empty(shape),
-        torch.empty(shape, dtype=torch.long),
-        torch.empty(*shape, z, dtype=torch.long),
-        torch.empty(*shape, z),
+        np.empty(shape, np.float32),
+        np.empty(shape, np.int64),
+        np.empty((*shape, z), np.int64),
+        np.empty((*shape, z), np.float32),
     )
 
 
 def _point(to: Hypotheses) -> Extended:
     """Tell the library where they are."""
-    scores, parents, words, word_scores = (part.data_ptr() for part in to)
+    scores, parents, words, word_scores = (part.ctypes.data for part in to)
     return Extended(scores=scores, parents=parents, words=words, word_scores=word_scores)

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import addressof
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,37 +20,38 @@ _ENCODED = 256
 
 
 def native_pass(
-    weights: NativeWeights, cache: NativeCache, tokens: Tensor, mask: Mask = "causal"
+    weights: NativeWeights, cache: NativeCache, tokens: np.ndarray, mask: Mask = "causal"
 ) -> Tensor:
     """Run the decoder over one chunk per row; see ``decoder_pass``."""
     batch, width = tokens.shape
     cache.make_room(width)
-    tokens = tokens.contiguous()
-    # Arrays and tensors live until the library has read what the chunk points to.
+    tokens = np.ascontiguousarray(tokens, np.int64)
+    # Arrays live until the library has read what the chunk points to.
     starts, own, source = array_of(cache.lengths), array_of(cache.rows), array_of(cache.source_rows)
     chunk = Chunk(
         rows=batch,
         width=width,
-        tokens=tokens.data_ptr(),
+        tokens=tokens.ctypes.data,
         starts=addressof(starts),
         own_rows=addressof(own),
         source_rows=addressof(source),
     )
-    if mask == "all":
-        mask = torch.full((1, width), width, dtype=torch.int32)
-    if isinstance(mask, Tensor):
-        mask = mask.contiguous()
-        if mask.dtype == torch.bool:
-            chunk.mask, chunk.slots = mask.data_ptr(), mask.size(1)
+    if isinstance(mask, str) and mask == "all":
+        mask = np.full((1, width), width, np.int32)
+    if isinstance(mask, np.ndarray):
+        mask = np.ascontiguousarray(mask)
+        if mask.dtype == bool:
+            chunk.mask, chunk.slots = mask.ctypes.data, mask.shape[1]
         else:
-            chunk.seen, chunk.seen_rows = mask.data_ptr(), mask.size(0)
+            chunk.seen, chunk.seen_rows = mask.ctypes.data, len(mask)
     if isinstance(mask, Tree):
         reach = max(n - base for n, base in zip(cache.lengths, mask.bases, strict=True))
-        assert reach + width <= mask.sees.size(2), "the chunk ends behind the tree's mask"
-        assert mask.depths.dtype == torch.int32
-        bases, sees, depths = array_of(mask.bases), mask.sees.contiguous(), mask.depths.contiguous()
-        chunk.bases, chunk.depths = addressof(bases), depths.data_ptr()
-        chunk.sees, chunk.tree = sees.data_ptr(), sees.size(2)
+        assert reach + width <= mask.sees.shape[2], "the chunk ends behind the tree's mask"
+        assert mask.depths.dtype == np.int32
+        bases = array_of(mask.bases)
+        sees, depths = np.ascontiguousarray(mask.sees), np.ascontiguousarray(mask.depths)
+        chunk.bases, chunk.depths = addressof(bases), depths.ctypes.data
+        chunk.sees, chunk.tree = sees.ctypes.data, sees.shape[2]
     stack = weights.stack
     return _run(stack, chunk, cache.store, cache.source_store)
 
@@ -120,11 +122,11 @@ def native_choose(
     linear: NativeMap,
     hidden: Tensor,
     at: Positions,
-    draft: Tensor | None = None,
+    draft: np.ndarray | None = None,
     normalised: bool = True,
     count: int | None = None,
 ) -> Scored:
-    """Project hidden states and choose at every position; see ``Positions.choose``.
+    """Project hidden states and choose at every position; see ``choices.choose``.
 
     Args:
         linear: the projection, to the vocabulary or to its first tokens.
@@ -133,26 +135,26 @@ def native_choose(
         draft: B×K drafted tokens, or None.
         normalised: return log-probabilities; else the scores as they are.
         count: return so many of the best tokens, B×R×N, and no ranks; see
-            ``Positions.candidates``.
+            ``choices.candidates``.
     """
     batch, width, dim = hidden.shape
     limits = at.limits(width)
     hidden = hidden.contiguous()
     shape = (batch, width) if count is None else (batch, width, count)
-    tokens, scores = torch.empty(shape, dtype=torch.long), torch.empty(shape)
-    to = Choices(best=tokens.data_ptr(), score=scores.data_ptr(), normalised=normalised)
+    tokens, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
+    to = Choices(best=tokens.ctypes.data, score=scores.ctypes.data, normalised=normalised)
     to.count = count or 1
     bits, forced = bits_of(limits), limits.forced
-    to.limits, to.forced = address_of(bits), address_of(forced)
+    to.limits, to.forced = start_of(bits), start_of(forced)
     drafted = drafted_scores = ranks = None
     if draft is not None:
-        drafted = torch.full((batch, width), at.rules.pad)
-        drafted[:, : draft.size(1)] = draft
-        drafted_scores = torch.empty(batch, width)
-        to.drafted, to.drafted_score = drafted.data_ptr(), drafted_scores.data_ptr()
+        drafted = np.full((batch, width), at.rules.pad)
+        drafted[:, : draft.shape[1]] = draft
+        drafted_scores = np.empty((batch, width), np.float32)
+        to.drafted, to.drafted_score = drafted.ctypes.data, drafted_scores.ctypes.data
         if count is None:
-            ranks = torch.empty_like(drafted)
-            to.drafted_rank = ranks.data_ptr()
+            ranks = np.empty_like(drafted)
+            to.drafted_rank = ranks.ctypes.data
     own = rules_of(at.rules)
     check(
         library().paradec_choose(
@@ -167,7 +169,7 @@ def native_choose(
     )
     if draft is None or drafted_scores is None:
         return Scored(tokens, scores)
-    last = draft.size(1)
+    last = draft.shape[1]
     ranked = None if ranks is None else ranks[:, :last]
     return Scored(tokens, scores, drafted_scores[:, :last], ranked)
 
@@ -213,8 +215,8 @@ def native_write(
         most=most,
         least=least,
         normalised=normalised,
-        limits=address_of(bits),
-        forced=address_of(forced),
+        limits=start_of(bits),
+        forced=start_of(forced),
         tokens=addressof(tokens),
         scores=addressof(scores),
         written=addressof(written),
@@ -244,16 +246,21 @@ def rules_of(rules: TokenRules) -> Rules:
         end=rules.eos,
         unknown_penalty=rules.unk_penalty,
         temperature=rules.temperature,
-        suppressed=rules.suppressed_tokens.data_ptr(),
+        suppressed=rules.suppressed_tokens.ctypes.data,
         num_suppressed=len(rules.suppressed),
     )
 
 
-def bits_of(limits: Limits) -> Tensor | None:
+def bits_of(limits: Limits) -> np.ndarray | None:
     """Return the limits of each position as csrc/choose.h reads them, B×R; None: there are none."""
     bits = None
     for bit, where in zip(Limit, (limits.early, limits.last, limits.free), strict=True):
         if where is not None:
-            flags = where.to(torch.uint8) * int(bit)
+            flags = where.astype(np.uint8) * np.uint8(bit)
             bits = flags if bits is None else bits | flags
     return bits
+
+
+def start_of(array: np.ndarray | None) -> int | None:
+    """Return where an array's numbers lie; None: there is no array."""
+    return None if array is None else array.ctypes.data

@@ -10,6 +10,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from ...engine.chunk import ChunkScorer
+from ...engine.decoder_pass import decoder_pass
 from ..data.table import Cells, Table
 from ..measure.rounds import now
 from ..measure.systems import FairseqSystem
@@ -78,12 +79,12 @@ def pass_rows(model: Any, source: dict[str, Any], width: int, device: str) -> li
     scorer.encode(source)
     batch = source["src_tokens"].size(0)
     tokens = source["src_tokens"].new_full((batch, CACHED + width), model.decoder.padding_idx + 1)
-    scorer.step(tokens)  # makes room
+    decoder_pass(scorer.weights, scorer.cache, tokens)  # makes room
     scorer.keep([CACHED] * batch)
     chunk = tokens[:, :width].clone()
 
     def once() -> None:
-        scorer.step(chunk)
+        decoder_pass(scorer.weights, scorer.cache, chunk)
 
     rows = [_pass_row(f"pass of {width}", batch, once, device)]
     if device == "cuda":

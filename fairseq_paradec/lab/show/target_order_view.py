@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 
 from ...target_order import TargetOrder
 from . import plot
@@ -80,9 +80,9 @@ def drawing(order: TargetOrder, words: Sequence[str]) -> Drawing:
     """Put a target into an order."""
     # Word number i has the id i, so all ids differ.
     n, z = len(words), order.tokens_per_step
-    batch = order.training_batch(torch.tensor([[*range(n), n + 1]]), n, n + 1, n + 2)
+    batch = order.training_batch(np.array([[*range(n), n + 1]]), n, n + 1, n + 2)
     names = [*words, BOS, EOS, UNTRAINED]
-    width = batch.target.size(1)
+    width = batch.target.shape[1]
     positions = order.positions(width).tolist()
     form = "{:+d}" if min(positions) < 0 else "{}"
     facts = zip(
@@ -109,7 +109,7 @@ def drawing(order: TargetOrder, words: Sequence[str]) -> Drawing:
 
 def written(order: TargetOrder, words: Sequence[str]) -> list[str]:
     """Return words in the order of writing, without ``</s>``."""
-    places = order.sources(torch.tensor([len(words)]), len(words))
+    places = order.sources(np.array([len(words)]), len(words))
     return [words[place] for place in places[0].tolist()]
 
 

@@ -22,9 +22,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ...config import DecodingConfig, flag
 from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...engine.native.library import library
@@ -61,27 +58,27 @@ class AutoFastDecoder(MeasuringDecoder):
     # ---- one batch -----------------------------------------------------------------------------
 
     def _decode(
-        self, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Decode with the candidate of the batch's bin; measure if the bin has none yet."""
         where = bin_of(row.source for row in rows)
         if any(row.given for row in rows):  # what they take says nothing about other batches
             if where not in self._choices:
-                self._look_up(where, rules.device)
+                self._look_up(where)
             self._chosen = self._choices.get(where, self.base)
             return self._decode_by(self._chosen, net_input, rows, rules)
         if where not in self._choices:
-            self._look_up(where, rules.device)
+            self._look_up(where)
         self._chosen = self._choices.get(where)
         if self._chosen is None:
             hypos = self._measure(where, net_input, rows, rules)
             if self._trials[where].is_done:
                 self._settle(where, self._trials[where])
             return hypos
-        begin = self._now(rules.device)
+        begin = self._now()
         hypos = self._decode_by(self._chosen, net_input, rows, rules)
         if self.quality[self._chosen] == LOSSLESS and self.config.latency_budget_ms is None:
-            taken = self._now(rules.device) - begin
+            taken = self._now() - begin
             self._keep_watch(where, self._chosen, taken, greedy_passes(rows))
         return hypos
 
@@ -135,23 +132,23 @@ class AutoFastDecoder(MeasuringDecoder):
             if choice == label:
                 self._choices[where] = self.base
 
-    def _look_up(self, where: Bin, device: torch.device) -> None:
+    def _look_up(self, where: Bin) -> None:
         """Take a bin's choice from the profile, if it is there."""
         if self.profile is None:
             return
         if self._known is None:
-            self._known = self.profile.open(self._key(device))
+            self._known = self.profile.open(self._key())
         if where in self._known:
             self._choose(where, self._known[where], f"from {FLAG} {self.profile.path}")
 
-    def _key(self, device: torch.device) -> dict[str, Any]:
+    def _key(self) -> dict[str, Any]:
         """Return the key of the measurements: machine, models, drafter and flags."""
         helper = self.drafter if self.drafter is not None else self.heads
         native = self.scorer.native
         flags = {"engine_dtype": self.config.engine_dtype, "engine": NATIVE if native else TORCH}
         built = Path(library()._name).stem if native else None  # says the instruction set, too
         return {
-            "machine": this_machine(device) | {"library": built},
+            "machine": this_machine(self.device) | {"library": built},
             "models": [fingerprint(model, with_weights=True) for model in self.models],
             "drafter": None if helper is None else fingerprint(helper, with_weights=True),
             "flags": flags | {"candidates": list(self.candidates)},

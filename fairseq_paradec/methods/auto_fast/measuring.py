@@ -5,9 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ...config import DecodingConfig
 from ...model_checks import is_block_nat
 from ...registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER
@@ -81,7 +78,7 @@ class MeasuringDecoder(Decoder):
         return self._generators[label]
 
     def _decode_by(
-        self, label: str, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
+        self, label: str, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules
     ) -> list[list[dict[str, Any]]]:
         """Decode with one candidate."""
         generator = self._generator(label)
@@ -90,7 +87,7 @@ class MeasuringDecoder(Decoder):
         return hypos
 
     def _measure(
-        self, where: Bin, net_input: dict[str, Tensor], rows: Sequence[Row], rules: TokenRules
+        self, where: Bin, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch with every running candidate; return greedy search's output."""
         for row in rows:
@@ -109,9 +106,9 @@ class MeasuringDecoder(Decoder):
         }
         seconds, hypos = {}, {}
         for label in labels:
-            begin = self._now(rules.device)
+            begin = self._now()
             hypos[label] = self._decode_by(label, net_input, outputs[label], rules)
-            seconds[label] = self._now(rules.device) - begin
+            seconds[label] = self._now() - begin
         trial.add(seconds, hypos, greedy_passes(rows))
         for label in labels:
             if self.quality[label] == LOSSLESS:
@@ -122,13 +119,13 @@ class MeasuringDecoder(Decoder):
     def _warm_up(
         self,
         labels: Sequence[str],
-        net_input: dict[str, Tensor],
+        net_input: dict[str, Any],
         rows: Sequence[Row],
         rules: TokenRules,
     ) -> None:
         """Decode the batch once, untimed, with every candidate that has not decoded yet."""
         cold = [label for label in labels if label not in self._warm]
-        begin = self._now(rules.device)
+        begin = self._now()
         for label in cold:
             try:
                 self._decode_by(label, net_input, [row.fresh() for row in rows], rules)
@@ -139,13 +136,20 @@ class MeasuringDecoder(Decoder):
                 self._exclude(label)
         self._warm |= set(cold)
         if cold:
-            seconds = self._now(rules.device) - begin
+            seconds = self._now() - begin
             logger.info("auto_fast: warmed up %d decoders in %.1f s", len(cold), seconds)
 
-    def _now(self, device: torch.device) -> float:
+    @property
+    def device(self) -> Any:
+        """Torch's device of the models."""
+        return next(self.models[0].parameters()).device
+
+    def _now(self) -> float:
         """Return the clock's seconds after all work on the device is done."""
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self.device)
         return self.timer()
 
     def _compare(self, label: str, ours: Sequence[Row], greedy: Sequence[Row]) -> None:

@@ -50,7 +50,7 @@ def sinusoids(positions: Tensor, dim: int) -> Tensor:
 
 def slot_sinusoids(order: TargetOrder, size: int, dim: int) -> Tensor:
     """Return the sinusoids of an order's first slots, W×D; counted slots begin at fairseq's 2."""
-    return sinusoids(order.positions(size) + 2 * order.counts_slots, dim)
+    return sinusoids(torch.from_numpy(order.positions(size) + 2 * order.counts_slots), dim)
 
 
 class SlotPositions(nn.Module):
@@ -105,13 +105,14 @@ class SlotPositions(nn.Module):
         rows = self.rows
         if self.learned is not None:
             index = self.order.positions(self.max_positions)
-            rows = self.learned(index.to(rows.device))
+            rows = self.learned(torch.from_numpy(index).to(rows.device))
         elif rows.size(0) < size:
             length = max(256, 2 * rows.size(0), size)
             rows = slot_sinusoids(self.order, length, self.dim).to(rows)
             self.rows = rows
         if self.directions is not None:
-            rows = rows + self.directions(self.order.directions_of(len(rows)).to(rows.device))
+            directions = torch.from_numpy(self.order.directions_of(len(rows)))
+            rows = rows + self.directions(directions.to(rows.device))
         if self.symbols:
             symbols = torch.tensor(self.symbols, device=rows.device)
             first = rows[: len(symbols)] - self.scale * self._words[0](symbols)
@@ -161,7 +162,7 @@ class ReorderedDecoder(TransformerDecoder):
         """Return the order's mask instead of the causal one: T×B×D -> T×T, 0 or -inf."""
         size = tensor.size(0)
         if self._future_mask.size(0) < size:
-            seen = self.order.step_mask(self.order.whole_steps(size))
+            seen = torch.from_numpy(self.order.step_mask(self.order.whole_steps(size)))
             self._future_mask = torch.zeros(seen.shape).masked_fill_(~seen, -math.inf)
         self._future_mask = self._future_mask.to(tensor)
         return self._future_mask[:size, :size]

@@ -192,10 +192,7 @@ class EverySentence:
         if len(good) == len(problems):
             return self._search(generator, models, sample, prefix_tokens, constraints)
         eos = self.tgt_dict.eos()
-        hypos = [
-            [empty_hypothesis(eos, src_tokens.device) | {"problem": problem}]
-            for problem in problems
-        ]
+        hypos = [[tensors_of(empty_hypothesis(eos)) | {"problem": problem}] for problem in problems]
         if good:
             decoded = self._search(
                 generator,
@@ -233,7 +230,8 @@ class EverySentence:
             raise needs("--constraints", True, needed)
         try:
             if isinstance(generator, (Decoder, StockDecoder)):
-                return generator.decode(*batch)
+                outputs = generator.decode(*batch)
+                return [[tensors_of(hypo) for hypo in hypos] for hypos in outputs]
             return super().inference_step(generator, models, *batch)  # type: ignore[misc]
         except AssertionError as error:
             if re.fullmatch(r"(\d+) < \1", str(error)):
@@ -256,6 +254,15 @@ class EverySentence:
             else:
                 problems.append(None)
         return problems
+
+
+def tensors_of(hypo: dict[str, Any]) -> dict[str, Any]:
+    """Return a decoder's hypothesis as fairseq's, whose arrays are tensors on the CPU."""
+    arrays = ("tokens", "positional_scores", "score")
+    history = [{"tokens": torch.as_tensor(state["tokens"])} for state in hypo["history"]]
+    nothing = {"attention": torch.empty(0), "alignment": torch.empty(0)}
+    tensors = {name: torch.as_tensor(hypo[name]) for name in arrays}
+    return nothing | hypo | tensors | {"history": history}
 
 
 def _check_references(lengths: np.ndarray, most: int) -> None:

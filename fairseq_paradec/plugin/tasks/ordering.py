@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.sequence_scorer import SequenceScorer
 
@@ -61,7 +62,7 @@ class TargetsInOrder:
         for row, (hypo,) in zip(sample["target"], hypos, strict=True):
             tokens = row[row.ne(pad)]  # n words, </s>
             count = len(tokens) - 1
-            places = order.sources(torch.tensor([count]), count)[0]
+            places = order.sources(np.array([count]), count)[0]
             scores = hypo["positional_scores"]
             natural = torch.empty_like(scores[: count + 1])
             natural[places] = scores[:count]
@@ -76,11 +77,12 @@ def in_order(sample: dict[str, Any], order: TargetOrder, words: Any) -> dict[str
     """Reorder the targets of a batch; see TargetsInOrder.in_model_order."""
     if order == TargetOrder() or not sample or sample.get("target") is None:
         return sample
-    batch = order.training_batch(sample["target"], words.bos(), words.eos(), words.pad())
-    net_input = sample["net_input"] | {"prev_output_tokens": batch.prev_output_tokens}
+    target = sample["target"]
+    batch = order.training_batch(target.numpy(force=True), words.bos(), words.eos(), words.pad())
+    inputs, slots = (torch.from_numpy(part).to(target.device) for part in batch)
     return sample | {
-        "net_input": net_input,
-        "target": batch.target,
-        "natural_target": sample["target"],
-        "ntokens": batch.target.ne(words.pad()).sum().item(),
+        "net_input": sample["net_input"] | {"prev_output_tokens": inputs},
+        "target": slots,
+        "natural_target": target,
+        "ntokens": int((batch.target != words.pad()).sum()),
     }

@@ -5,8 +5,8 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from ....decoding.helper import same_encoder
 from ....decoding.provenance import FAIRSEQ, NATIVE, TORCH
@@ -84,10 +84,10 @@ class Bench:
         """Make a random sentence, and random target tokens."""
         words, chance = self.pair.task.target_dictionary, torch.Generator().manual_seed(1)
 
-        def tokens(count: int, size: int) -> Tensor:
-            return torch.randint(words.nspecial, size, (1, count), generator=chance)
+        def tokens(count: int, size: int) -> np.ndarray:
+            return torch.randint(words.nspecial, size, (1, count), generator=chance).numpy()
 
-        source = tokens(SOURCE_LENGTH, len(self.pair.task.source_dictionary))
+        source = torch.from_numpy(tokens(SOURCE_LENGTH, len(self.pair.task.source_dictionary)))
         source[:, -1] = words.eos()
         self.inputs: dict[str, Any] = {
             "src_tokens": source,
@@ -105,7 +105,6 @@ class Bench:
             unk_penalty=0.0,
             temperature=1.0,
             forced_len=0,
-            device=torch.device("cpu"),
         )
         self.rows = [Row(0, [], 10**6, tokens=[0] * CACHED)]
 
@@ -133,7 +132,7 @@ class Bench:
             counts = decoder_pieces(scorer, SOURCE_LENGTH, width, seen)
             whole = pass_call(scorer, tokens, self.rules, self.rows)
             # A native pass is not made of pieces.
-            calls = {} if scorer.native else piece_calls(scorer, tokens)
+            calls = {} if scorer.native else piece_calls(scorer, torch.from_numpy(tokens))
             self._add_pass("decoder", name, width, counts, whole, prepare=prepare, alone=calls)
         if (drafter := self.pair.helper(BLOCK_NAT)) is not None:
             self._add_drafter(drafter, name, engine, scorer, prepare)
@@ -194,7 +193,7 @@ class Bench:
             begin()
             draft.fill(cached, masks)
 
-        def fill(masks: int) -> Tensor:
+        def fill(masks: int) -> np.ndarray:
             draft.keep([CACHED])
             states = draft.fill(prefixes, masks)
             return draft.projection.draft(states, self.rules.at(self.rows)).tokens
@@ -229,10 +228,10 @@ class Bench:
         drafts = DraftProjection(self.pair.model, None, words, dtype)
         projection = drafts.part(scorer.projection, self.rules)
         last = self.target[:, CACHED : CACHED + 1]
-        states = scorer.step(last)[:, -1].clone()
+        states = scorer.step(last)[:, -1]
         count = modules.block_size - 1
 
-        def draft() -> Tensor:
+        def draft() -> np.ndarray:
             following = scorer.embed(last[:, 0]) if heads.seen else None
             drafted = heads(states, range(1, count + 1), following)
             return projection.draft(drafted, self.rules.at(self.rows)).tokens

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from ....decoding.provenance import NATIVE
 from ....engine.native.stack import FORMS, NativeMap
@@ -134,7 +134,7 @@ def seconds_of(call: Call) -> float:
     return time.perf_counter() - begin
 
 
-def pass_call(scorer: Any, tokens: Tensor, rules: TokenRules, rows: Sequence[Row]) -> Call:
+def pass_call(scorer: Any, tokens: np.ndarray, rules: TokenRules, rows: Sequence[Row]) -> Call:
     """Return a decoder's pass, with the choice of a token at every position."""
     return lambda: scorer.choose(scorer.step(tokens), rules.at(rows))
 
