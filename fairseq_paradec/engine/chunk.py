@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ from .masks import Mask
 from .native.beam import NativeModel, Searched, Searching, native_search, native_search_drafts
 from .native.cache import NativeCache
 from .native.library import NativeUnavailable
-from .native.packing import Packed, pack_heads, packed, packed_only, save_packed
+from .native.packing import NativeEncoder, Packed, pack_heads, packed, packed_only, save_packed
 from .native.passes import native_pass, native_write
 from .native.stack import FORMS
 from .projection import Projection, gather_projection
@@ -86,8 +87,10 @@ class ChunkScorer:
         self.decoder = self.model.decoder
         self.packed = self._packed()
         if self.packed is not None:
-            self._encoder: Any = self.packed.encoder
-            self._pass: Any = native_pass
+            self._encoder: Any = None
+            if self.packed.encoder is not None:
+                self._encoder = _TensorEncoder(self.packed.encoder)
+            self._pass: Any = _tensor_pass
             return
         if packed_only(self.given):
             kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
@@ -211,7 +214,7 @@ class ChunkScorer:
 
     def add_encoded(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output for further sentences; see ``add``."""
-        self.cache.add(*self._states(encoder_out))
+        self.cache.add(*_arrays(*self._states(encoder_out)))
 
     def start(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output, in fairseq's layout, and start an empty cache."""
@@ -238,7 +241,7 @@ class ChunkScorer:
         self.encoder_out = encoder_out
         states, blank = self._states(encoder_out)
         if self.packed is not None:
-            self.cache = NativeCache(self.weights, states, blank)
+            self.cache = NativeCache(self.weights, *_arrays(states, blank))
             return
         self.cache = self._new_cache(source_keys(self.weights, states), blank)
 
@@ -371,3 +374,28 @@ class ChunkScorer:
         """Pick rows; see Cache.reorder."""
         if not self.joined:
             self.cache.reorder(index, same_source)
+
+
+# ---- the border: tensors above, arrays in the native engine ----------------------------------
+
+
+class _TensorEncoder:
+    """A NativeEncoder that is called like LeanEncoder."""
+
+    def __init__(self, encoder: NativeEncoder) -> None:
+        self.native = encoder
+
+    def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+        """Encode a batch; see LeanEncoder."""
+        parts = self.native(net_input["src_tokens"].numpy())
+        return {name: [torch.from_numpy(part) for part in value] for name, value in parts.items()}
+
+
+def _tensor_pass(weights: Any, cache: Any, tokens: Tensor, mask: Mask = "causal") -> Tensor:
+    """Run a native pass on tensors; see ``decoder_pass``."""
+    return torch.from_numpy(native_pass(weights, cache, np.asarray(tokens), mask))
+
+
+def _arrays(states: Tensor, padding: Tensor | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return states of a source, and where its padding is, as arrays."""
+    return states.detach().numpy(), None if padding is None else padding.numpy()

@@ -1,7 +1,9 @@
 """The output projection: scores of the whole vocabulary, or of a shortlist, from hidden states."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,10 +52,15 @@ class Projection(NamedTuple):
         if self.adaptive_softmax is not None:
             scores = self.adaptive_softmax.get_log_prob(hidden / temperature, target=None)
             return scores.to(dtype)
-        logits = self.linear(hidden)
+        logits = self._logits(hidden)
         if temperature != 1.0:
             logits = logits / temperature
         return F.log_softmax(logits, dim=-1, dtype=dtype)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Return scores of all words, before they are normalised."""
+        logits: Tensor = self.linear(hidden)
+        return logits
 
     def choose(self, hidden: Tensor, at: Positions, draft: Tensor | None = None) -> Scored:
         """Choose the next token at every position; see ``Positions.choose``."""
@@ -74,7 +81,7 @@ class Projection(NamedTuple):
         temperature = at.rules.temperature
         if normalised or self.adaptive_softmax is not None:
             return at.choose(self._log_probs(hidden, temperature))
-        scores = self.linear(hidden) / temperature
+        scores = self._logits(hidden) / temperature
         return at.choose(scores.to(_score_dtype(scores)))
 
     def candidates(self, hidden: Tensor, at: Positions, count: int) -> tuple[Tensor, Tensor]:
@@ -98,24 +105,32 @@ class Projection(NamedTuple):
 class NativeProjection(Projection):
     """A projection whose linear map is a NativeMap: choices without the scores of all words."""
 
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Return scores of all words; see Projection."""
+        return torch.from_numpy(self.linear(_array(hidden)))
+
     def choose(self, hidden: Tensor, at: Positions, draft: Tensor | None = None) -> Scored:
         """Choose the next token at every position; see Projection."""
-        return native_choose(self.linear, self.read(hidden), at, draft)
+        drafted = None if draft is None else np.asarray(draft)
+        chosen = native_choose(self.linear, _array(self.read(hidden)), at, drafted)
+        return Scored(*_tensors(chosen))
 
     def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see Projection."""
-        ends = torch.full(hidden.shape[:2], at.rules.eos)
-        chosen = native_choose(self.linear, self.read(hidden), at, ends, count=count)
-        assert chosen.draft_scores is not None
-        return Best(chosen.tokens, chosen.scores, chosen.draft_scores)
+        ends = np.full(hidden.shape[:2], at.rules.eos)
+        chosen = native_choose(self.linear, _array(self.read(hidden)), at, ends, count=count)
+        return Best(*_tensors(chosen[:3]))
 
     def draft(self, hidden: Tensor, at: Positions, normalised: bool = False) -> Scored:
         """Choose the best token at every position; see Projection."""
-        return native_choose(self.linear, hidden, at, normalised=normalised)
+        chosen = native_choose(self.linear, _array(hidden), at, normalised=normalised)
+        return Scored(*_tensors(chosen))
 
     def candidates(self, hidden: Tensor, at: Positions, count: int) -> tuple[Tensor, Tensor]:
         """Return the best tokens at every position; see Projection."""
-        return native_choose(self.linear, hidden, at, count=count)[:2]
+        chosen = native_choose(self.linear, _array(hidden), at, count=count)
+        tokens, scores = _tensors(chosen[:2])
+        return tokens, scores
 
     @property
     def writes(self) -> bool:
@@ -124,7 +139,8 @@ class NativeProjection(Projection):
 
     def of(self, weight: Tensor, bias: Tensor | None, form: str | None) -> Projection:
         """Return the projection to other words; see Projection."""
-        return self._replace(linear=NativeMap(weight, bias, form or self.linear.form))
+        given = weight.numpy(), None if bias is None else bias.numpy()
+        return self._replace(linear=NativeMap(*given, form or self.linear.form))
 
 
 def gather_projection(model: Any, form: Form, native: NativeMap | None = None) -> Projection:
@@ -205,6 +221,16 @@ class DraftProjection:
             self._whole, self._part = projection, projection.of(weight, bias, self.form)
         part: Projection = self._part
         return part
+
+
+def _array(hidden: Tensor) -> np.ndarray:
+    """Return hidden states as the native engine reads them."""
+    return np.asarray(hidden)
+
+
+def _tensors(chosen: Iterable[np.ndarray | None]) -> list[Any]:
+    """Return what the native engine has chosen as tensors."""
+    return [None if part is None else torch.from_numpy(part) for part in chosen]
 
 
 def _score_dtype(hidden: Tensor) -> torch.dtype:

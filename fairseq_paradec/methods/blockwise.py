@@ -63,8 +63,8 @@ class HeadsDrafter(StateDrafter):
             assert self.states is not None  # the first pass has no draft
             last = [row.tokens[-1] for row in rows]
             following = self.scorer.embed(torch.tensor(last, device=self.states.device))  # B×E
-        states: Tensor = self.heads(self.states, range(1, count + 1), following)
-        return states
+        # Native heads return an array.
+        return torch.as_tensor(self.heads(self.states, range(1, count + 1), following))
 
     def natively(self) -> NativeDrafting | None:
         """Describe the drafter to the native loop, unless it drafts trees or is traced."""

@@ -22,6 +22,7 @@ does, or by --beam-stop settled as the authors' (``BeamSearch``).
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,7 +56,8 @@ def extend(best: Best, scores: Tensor, eos: int, beam: int, native: bool = False
         native: by the native library; ``best`` is in fp32 and on the CPU.
     """
     if native:
-        return Extension(*(Candidates(*parts) for parts in native_extend(best, scores, eos, beam)))
+        both = native_extend(best, np.asarray(scores), eos, beam)
+        return Extension(*(Candidates(*map(torch.from_numpy, parts)) for parts in both))
     if beam == 1:
         return _extend_greedily(best, scores, eos)
     words, top, end = best  # S×W×z×K, S×W×z×K, S×W×z

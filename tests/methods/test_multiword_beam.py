@@ -315,7 +315,7 @@ def test_a_native_step_is_the_same() -> None:
         best, tokens = tables.topk(min(search.most_words, size + 3))
         given = Best(tokens, best, tables[..., search.eos])
         want = search.extend(given, scores)
-        found = native_extend(given, scores, search.eos, beam)
+        found = native_extend(given, scores.numpy(), search.eos, beam)
         for mine, theirs in zip(found, want, strict=True):
             both = zip(*(hypotheses_of(one, search.eos) for one in (mine, theirs)), strict=True)
             for (score, *ours), (other, *wanted) in both:

@@ -5,18 +5,18 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from ...threads import num_threads
 from ...token_rules import Best, Positions
 from ..cache import check_memory
 from .cache import NativeCache, NativeWeights, array_of
 from .library import AT_MOST, Drafting, Extended, Returned, Search, Searcher, Step, library
-from .passes import bits_of, check_pass, rules_of
+from .passes import bits_of, check_pass, forced_of, rules_of
 from .stack import NativeMap, address_of, check
 
 #: Scores, parents, words and scores of words; see ``decoding/beam.py``'s Candidates.
-Hypotheses = tuple[Tensor, Tensor, Tensor, Tensor]
+Hypotheses = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Searched(NamedTuple):
@@ -61,12 +61,12 @@ class _Tables:
             each = [1.0, *(how.divisor(length) for length in range(1, most + 1))]
             self._divisors = (ctypes.c_double * len(each))(*each)
         where = at.limits(most)
-        self._bits, self._forced = bits_of(where), where.forced
-        self.passes, self.counts = torch.empty(2, sentences, dtype=torch.int32)
-        self.lengths = torch.empty(sentences, beam, dtype=torch.int32)
-        self.totals = torch.empty(sentences, beam)
-        self.words = torch.empty(sentences, beam, most, dtype=torch.long)
-        self.scores = torch.empty(sentences, beam, most)
+        self._bits, self._forced = bits_of(where), forced_of(where)
+        self.passes, self.counts = np.empty((2, sentences), np.int32)
+        self.lengths = np.empty((sentences, beam), np.int32)
+        self.totals = np.empty((sentences, beam), np.float32)
+        self.words = np.empty((sentences, beam, most), np.int64)
+        self.scores = np.empty((sentences, beam, most), np.float32)
         self.search = Search(
             sentences=sentences,
             beam=beam,
@@ -79,12 +79,12 @@ class _Tables:
             most=most,
             bits=address_of(self._bits),
             forced=address_of(self._forced),
-            passes=self.passes.data_ptr(),
-            counts=self.counts.data_ptr(),
-            lengths=self.lengths.data_ptr(),
-            totals=self.totals.data_ptr(),
-            words=self.words.data_ptr(),
-            scores=self.scores.data_ptr(),
+            passes=address_of(self.passes),
+            counts=address_of(self.counts),
+            lengths=address_of(self.lengths),
+            totals=address_of(self.totals),
+            words=address_of(self.words),
+            scores=address_of(self.scores),
         )
 
     def searched(self) -> list[Searched]:
@@ -144,8 +144,8 @@ def native_search_drafts(
     joined = drafter.cache is verifier.cache
     caches = [model.weights for model in ([verifier] if joined else [verifier, drafter])]
     tables = _Tables(at, how, caches, depth)
-    rounds = torch.empty(len(at.rows), tables.most, 4, dtype=torch.int32)
-    drafting = Drafting(depth=depth, joined=joined, rounds=rounds.data_ptr())
+    rounds = np.empty((len(at.rows), tables.most, 4), np.int32)
+    drafting = Drafting(depth=depth, joined=joined, rounds=address_of(rounds))
     models = _searcher(verifier), _searcher(drafter)
     given = (*models, rules_of(at.rules), tables.search, drafting)
     _run(_Search(library().paradec_search_drafts_new(*map(ctypes.byref, given))))
@@ -204,13 +204,15 @@ def _run(search: _Search) -> None:
     try:
         status = Returned.TIME_IS_UP
         while status == Returned.TIME_IS_UP:
-            status = library().paradec_search_run(search.address, AT_MOST, torch.get_num_threads())
+            status = library().paradec_search_run(search.address, AT_MOST, num_threads())
     finally:
         search.free()
     check_pass(status)
 
 
-def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypotheses, Hypotheses]:
+def native_extend(
+    best: Best, scores: np.ndarray, end: int, beam: int
+) -> tuple[Hypotheses, Hypotheses]:
     """Extend hypotheses by a step; see ``MultiwordBeamDecoder.extend``.
 
     Args:
@@ -222,13 +224,13 @@ def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypo
     Returns:
         z·B candidates that ended, and the next beam.
     """
-    tokens, token_scores, ends = (part.contiguous() for part in best)
+    tokens, token_scores, ends = map(np.ascontiguousarray, best)
     sentences, width, z, candidates = tokens.shape
     each = 1
     for _ in range(z):
         each = min(beam, each * candidates)
     kept = min(beam, width * each)
-    scores = scores.contiguous()
+    scores = np.ascontiguousarray(scores)
     step = Step(
         sentences=sentences,
         width=width,
@@ -237,10 +239,10 @@ def native_extend(best: Best, scores: Tensor, end: int, beam: int) -> tuple[Hypo
         beam=beam,
         kept=kept,
         end=end,
-        scores=scores.data_ptr(),
-        tokens=tokens.data_ptr(),
-        token_scores=token_scores.data_ptr(),
-        end_scores=ends.data_ptr(),
+        scores=address_of(scores),
+        tokens=address_of(tokens),
+        token_scores=address_of(token_scores),
+        end_scores=address_of(ends),
     )
     ended, alive = _blank(sentences, z * beam, z), _blank(sentences, kept, z)
     check(
@@ -255,14 +257,14 @@ def _blank(sentences: int, count: int, z: int) -> Hypotheses:
     """Make room for hypotheses."""
     shape = sentences, count
     return (
-        torch.empty(shape),
-        torch.empty(shape, dtype=torch.long),
-        torch.empty(*shape, z, dtype=torch.long),
-        torch.empty(*shape, z),
+        np.empty(shape, np.float32),
+        np.empty(shape, np.int64),
+        np.empty((*shape, z), np.int64),
+        np.empty((*shape, z), np.float32),
     )
 
 
 def _point(to: Hypotheses) -> Extended:
     """Tell the library where they are."""
-    scores, parents, words, word_scores = (part.data_ptr() for part in to)
+    scores, parents, words, word_scores = map(address_of, to)
     return Extended(scores=scores, parents=parents, words=words, word_scores=word_scores)

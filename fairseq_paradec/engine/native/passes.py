@@ -1,60 +1,62 @@
-"""Native passes over a cache, native encoders, and native choices: tensors to C structures."""
+"""Native passes over a cache, native encoders, and native choices: arrays to C structures."""
 
 import ctypes
 from collections.abc import Sequence
 from ctypes import addressof
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from ...token_rules import Limits, Positions, Scored, TokenRules
+from ...threads import num_threads
+from ...token_rules import Limits, Positions, TokenRules
 from ..cache import check_memory
 from ..masks import Mask, Tree
 from .cache import NativeCache, NativeWeights, array_of, spans, store
 from .library import Choices, Chunk, Limit, Rules, Store, Writing, library
 from .stack import NativeMap, NativeStack, address_of, check
 
+#: Tokens, their scores, and scores and ranks of drafted ones; see ``Scored``.
+Chosen = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]
+
 #: About as many tokens are encoded at once: their states stay in the CPU's cache.
 _ENCODED = 256
 
 
 def native_pass(
-    weights: NativeWeights, cache: NativeCache, tokens: Tensor, mask: Mask = "causal"
-) -> Tensor:
+    weights: NativeWeights, cache: NativeCache, tokens: np.ndarray, mask: Mask = "causal"
+) -> np.ndarray:
     """Run the decoder over one chunk per row; see ``decoder_pass``."""
     batch, width = tokens.shape
     cache.make_room(width)
-    tokens = tokens.contiguous()
-    # Arrays and tensors live until the library has read what the chunk points to.
+    tokens = np.ascontiguousarray(tokens, np.int64)
+    # Arrays live until the library has read what the chunk points to.
     starts, own, source = array_of(cache.lengths), array_of(cache.rows), array_of(cache.source_rows)
     chunk = Chunk(
         rows=batch,
         width=width,
-        tokens=tokens.data_ptr(),
+        tokens=address_of(tokens),
         starts=addressof(starts),
         own_rows=addressof(own),
         source_rows=addressof(source),
     )
-    if mask == "all":
-        mask = torch.full((1, width), width, dtype=torch.int32)
-    if isinstance(mask, Tensor):
-        mask = mask.contiguous()
-        if mask.dtype == torch.bool:
-            chunk.mask, chunk.slots = mask.data_ptr(), mask.size(1)
-        else:
-            chunk.seen, chunk.seen_rows = mask.data_ptr(), mask.size(0)
     if isinstance(mask, Tree):
         reach = max(n - base for n, base in zip(cache.lengths, mask.bases, strict=True))
-        assert reach + width <= mask.sees.size(2), "the chunk ends behind the tree's mask"
-        assert mask.depths.dtype == torch.int32
-        bases, sees, depths = array_of(mask.bases), mask.sees.contiguous(), mask.depths.contiguous()
-        chunk.bases, chunk.depths = addressof(bases), depths.data_ptr()
-        chunk.sees, chunk.tree = sees.data_ptr(), sees.size(2)
+        bases, sees = array_of(mask.bases), np.ascontiguousarray(mask.sees, np.bool_)
+        assert reach + width <= sees.shape[2], "the chunk ends behind the tree's mask"
+        depths = np.ascontiguousarray(mask.depths, np.int32)
+        chunk.bases, chunk.depths = addressof(bases), address_of(depths)
+        chunk.sees, chunk.tree = address_of(sees), sees.shape[2]
+    elif not isinstance(mask, str) or mask == "all":
+        all_seen = np.full((1, width), width, np.int32)
+        seen = all_seen if isinstance(mask, str) else np.ascontiguousarray(mask)
+        if seen.dtype == np.bool_:
+            chunk.mask, chunk.slots = address_of(seen), seen.shape[1]
+        else:
+            chunk.seen, chunk.seen_rows = address_of(seen), len(seen)
     stack = weights.stack
     return _run(stack, chunk, cache.store, cache.source_store)
 
 
-def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor:
+def native_encode(stack: NativeStack, tokens: np.ndarray, padding: np.ndarray) -> np.ndarray:
     """Run an encoder's layers: B×S tokens -> B×S×D, zero at padding.
 
     Args:
@@ -65,45 +67,47 @@ def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor
     batch, length = tokens.shape
     rows = max(1, _ENCODED // max(1, length))
     if batch > rows:
-        parts = zip(tokens.split(rows), padding.split(rows), strict=True)
-        return torch.cat([native_encode(stack, *part) for part in parts])
+        starts = range(0, batch, rows)
+        parts = [native_encode(stack, tokens[n : n + rows], padding[n : n + rows]) for n in starts]
+        return np.concatenate(parts)
     # A layer's keys and values are not needed after it: all layers use the same.
     check_memory(8 * batch * stack.heads * length * stack.head_size, batch)
     shape = 1, batch, stack.heads, length, stack.head_size
-    keys, values = torch.empty(shape), torch.empty(shape)
+    keys, values = np.empty(shape, np.float32), np.empty(shape, np.float32)
     order, begins, counts = spans(padding)
-    tokens = tokens.to(torch.long)
     if order is not None:
-        tokens = tokens.gather(1, order)
-    seen = torch.full((1, length), length, dtype=torch.int32)
+        tokens = np.take_along_axis(tokens, order, axis=1)
+    seen = np.full((1, length), length, np.int32)
     if counts is not None:
-        seen = counts[:, None].expand(batch, length)
-    tokens, seen = tokens.contiguous(), seen.contiguous()
+        seen = counts[:, None].repeat(length, axis=1)
+    tokens = np.ascontiguousarray(tokens, np.int64)
     chunk = Chunk(
         rows=batch,
         width=length,
-        tokens=tokens.data_ptr(),
+        tokens=address_of(tokens),
         begins=address_of(begins),
         counts=address_of(counts),
-        seen=seen.data_ptr(),
-        seen_rows=seen.size(0),
+        seen=address_of(seen),
+        seen_rows=len(seen),
     )
     states = _run(stack, chunk, store(keys, values), None)
     if order is None:
         return states
-    return torch.zeros_like(states).scatter_(1, order[:, :, None].expand_as(states), states)
+    placed = np.empty_like(states)
+    np.put_along_axis(placed, order[:, :, None], states, axis=1)
+    return placed
 
 
-def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> Tensor:
+def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> np.ndarray:
     """Call the library: -> B×K×D."""
-    states = torch.empty(chunk.rows, chunk.width, stack.stride)
+    states = np.empty((chunk.rows, chunk.width, stack.stride), np.float32)
     status = library().paradec_pass(
         stack.address,
         ctypes.byref(chunk),
         ctypes.byref(own),
         None if source is None else ctypes.byref(source),
-        states.data_ptr(),
-        torch.get_num_threads(),
+        address_of(states),
+        num_threads(),
     )
     check_pass(status)
     return states if stack.dim == stack.stride else states[..., : stack.dim]
@@ -118,12 +122,12 @@ def check_pass(status: int) -> None:
 
 def native_choose(
     linear: NativeMap,
-    hidden: Tensor,
+    hidden: np.ndarray,
     at: Positions,
-    draft: Tensor | None = None,
+    draft: np.ndarray | None = None,
     normalised: bool = True,
     count: int | None = None,
-) -> Scored:
+) -> Chosen:
     """Project hidden states and choose at every position; see ``Positions.choose``.
 
     Args:
@@ -137,39 +141,39 @@ def native_choose(
     """
     batch, width, dim = hidden.shape
     limits = at.limits(width)
-    hidden = hidden.contiguous()
+    hidden = np.ascontiguousarray(hidden, np.float32)
     shape = (batch, width) if count is None else (batch, width, count)
-    tokens, scores = torch.empty(shape, dtype=torch.long), torch.empty(shape)
-    to = Choices(best=tokens.data_ptr(), score=scores.data_ptr(), normalised=normalised)
+    tokens, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
+    to = Choices(best=address_of(tokens), score=address_of(scores), normalised=normalised)
     to.count = count or 1
-    bits, forced = bits_of(limits), limits.forced
+    bits, forced = bits_of(limits), forced_of(limits)
     to.limits, to.forced = address_of(bits), address_of(forced)
     drafted = drafted_scores = ranks = None
     if draft is not None:
-        drafted = torch.full((batch, width), at.rules.pad)
-        drafted[:, : draft.size(1)] = draft
-        drafted_scores = torch.empty(batch, width)
-        to.drafted, to.drafted_score = drafted.data_ptr(), drafted_scores.data_ptr()
+        drafted = np.full((batch, width), at.rules.pad, np.int64)
+        drafted[:, : draft.shape[1]] = draft
+        drafted_scores = np.empty((batch, width), np.float32)
+        to.drafted, to.drafted_score = address_of(drafted), address_of(drafted_scores)
         if count is None:
-            ranks = torch.empty_like(drafted)
-            to.drafted_rank = ranks.data_ptr()
+            ranks = np.empty_like(drafted)
+            to.drafted_rank = address_of(ranks)
     own = rules_of(at.rules)
     check(
         library().paradec_choose(
             linear.address,
             ctypes.byref(own),
             ctypes.byref(to),
-            hidden.data_ptr(),
+            address_of(hidden),
             dim,
             batch * width,
-            torch.get_num_threads(),
+            num_threads(),
         )
     )
     if draft is None or drafted_scores is None:
-        return Scored(tokens, scores)
-    last = draft.size(1)
+        return tokens, scores, None, None
+    last = draft.shape[1]
     ranked = None if ranks is None else ranks[:, :last]
-    return Scored(tokens, scores, drafted_scores[:, :last], ranked)
+    return tokens, scores, drafted_scores[:, :last], ranked
 
 
 def native_write(
@@ -186,8 +190,8 @@ def native_write(
     batch, width, most = len(new), max(map(len, new)), max(counts)
     cache.make_room(width + max(most - 1, 0))  # the last written token is not read
     limits = at.limits(most)
-    bits, forced = bits_of(limits), limits.forced
-    # Arrays and tensors live until the library has read and written what the structures point to.
+    bits, forced = bits_of(limits), forced_of(limits)
+    # Arrays live until the library has read and written what the structures point to.
     chunk_tokens = (ctypes.c_int64 * (batch * width))()
     for b, fed in enumerate(new):
         chunk_tokens[b * width : b * width + len(fed)] = list(fed)
@@ -228,7 +232,7 @@ def native_write(
             ctypes.byref(chunk),
             ctypes.byref(cache.store),
             ctypes.byref(cache.source_store),
-            torch.get_num_threads(),
+            num_threads(),
         )
     )
     cache.keep([n + len(fed) + max(0, w - 1) for n, fed, w in zip(cache.lengths, new, written)])
@@ -244,16 +248,21 @@ def rules_of(rules: TokenRules) -> Rules:
         end=rules.eos,
         unknown_penalty=rules.unk_penalty,
         temperature=rules.temperature,
-        suppressed=rules.suppressed_tokens.data_ptr(),
+        suppressed=address_of(np.asarray(rules.suppressed_tokens)),
         num_suppressed=len(rules.suppressed),
     )
 
 
-def bits_of(limits: Limits) -> Tensor | None:
+def bits_of(limits: Limits) -> np.ndarray | None:
     """Return the limits of each position as csrc/choose.h reads them, B×R; None: there are none."""
     bits = None
     for bit, where in zip(Limit, (limits.early, limits.last, limits.free), strict=True):
         if where is not None:
-            flags = where.to(torch.uint8) * int(bit)
+            flags = np.asarray(where) * np.uint8(bit)
             bits = flags if bits is None else bits | flags
     return bits
+
+
+def forced_of(limits: Limits) -> np.ndarray | None:
+    """Return the forced token of each position, B×R; None: there are none."""
+    return None if limits.forced is None else np.ascontiguousarray(limits.forced, np.int64)
