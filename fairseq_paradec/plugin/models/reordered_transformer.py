@@ -104,7 +104,9 @@ class SlotPositions(nn.Module):
         """
         rows = self.rows
         if self.learned is not None:
-            index = self.order.positions(self.max_positions)
+            index = torch.arange(self.max_positions)
+            if self.order.directions != 2:  # one vector a slot serves signed positions, too
+                index = self.order.positions(self.max_positions)
             rows = self.learned(index.to(rows.device))
         elif rows.size(0) < size:
             length = max(256, 2 * rows.size(0), size)
