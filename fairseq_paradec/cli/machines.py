@@ -72,12 +72,11 @@ def crew(args: argparse.Namespace, load: Load) -> Crew:
 
 def _load(load: Callable[[], Work], threads: int) -> Work:
     """Make a worker."""
-    import torch
-
     from .. import register
+    from ..threads import set_threads
 
     register()
-    torch.set_num_threads(threads)
+    set_threads(threads)
     logging.getLogger().setLevel(logging.ERROR)  # what a line lacks is in the output
     return load()
 

@@ -178,12 +178,11 @@ def print_texts(args: argparse.Namespace) -> None:
 
 def load(args: argparse.Namespace) -> "Translator":
     """Load the model folder."""
-    import torch
-
+    from ..threads import set_threads
     from ..translator.translator import Translator
 
     if args.threads:
-        torch.set_num_threads(args.threads)
+        set_threads(args.threads)
     return Translator(args.model, device=args.device)
 
 

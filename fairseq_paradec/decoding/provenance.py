@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import __version__
 from ..engine.watch import Watch
+from ..model.model import Model
 from ..records import Record
 from .stock_search import FAIRSEQ_VERSION
 
@@ -48,7 +49,7 @@ def provenance(
     }
 
 
-def weights_hash(model: nn.Module) -> str:
+def weights_hash(model: nn.Module | Model) -> str:
     """Return the first 16 hex digits of the SHA-256 of a model's parameters in memory.
 
     The hash covers names, dtypes, shapes and values. A copy that ``--engine-dtype`` makes has the
@@ -56,6 +57,8 @@ def weights_hash(model: nn.Module) -> str:
     million fp32 parameters take about a second: once for a model that is prepared for inference
     (and again when it has changed), in every call for a model in training.
     """
+    if isinstance(model, Model):
+        return model.hash
     if model in _HASHES and not _HASHES[model][0].changed():
         return _HASHES[model][1]
     digest = hashlib.sha256()

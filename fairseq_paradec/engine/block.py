@@ -48,8 +48,10 @@ class BlockScorer(ChunkScorer):
         self.caches_prefix = self.decoder.attention == "prefix_causal"
         if self.decoder.copy_sharpness is not None:
             names = ("encoder_embedding", "encoder_padding_mask")
-            vectors, padding = (encoder_out[name][0] for name in names)
-            self.cache.source_vectors = vectors, padding
+            # Native passes know no such decoder, but the encoder may be another scorer's.
+            weight = self.decoder.embed_tokens.weight
+            vectors, padding = (torch.as_tensor(encoder_out[name][0]) for name in names)
+            self.cache.source_vectors = vectors.to(weight), padding.to(weight.device)
 
     def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Any:
         """Predict the block behind each row's prefix, in one pass.

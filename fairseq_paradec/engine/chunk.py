@@ -88,7 +88,7 @@ class ChunkScorer:
         self.decoder = self.model.decoder
         self.packed = self._packed()
         if self.packed is not None:
-            self._encoder: Any = self.packed.encoder
+            self._encoder: Any = None
             return
         if packed_only(self.given):
             kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
@@ -192,12 +192,15 @@ class ChunkScorer:
             self.__dict__.pop(of_last_batch, None)
         self._start(self._encode(net_input))
 
-    def _encode(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
-        """Run the encoder; its output has fairseq's layout."""
-        if self._encoder is None:
-            out: dict[str, Any] = self.model.encoder.forward_torchscript(net_input)
-            return out
-        return self._encoder(net_input)
+    def _encode(self, net_input: dict[str, Any]) -> dict[str, Any]:
+        """Run the encoder; its output has fairseq's layout, with arrays if passes are native."""
+        if self.packed is not None and self.packed.encoder is not None:
+            return self.packed.encoder(np.asarray(net_input["src_tokens"]))
+        device = self.decoder.embed_tokens.weight.device
+        tensors = {name: torch.as_tensor(part).to(device) for name, part in net_input.items()}
+        encoder = self._encoder or self.model.encoder.forward_torchscript
+        out: dict[str, Any] = encoder(tensors)
+        return out
 
     def add(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
         """Run the encoder for further sentences, whose rows go behind those of the batch.
@@ -242,13 +245,20 @@ class ChunkScorer:
             return
         self.cache = self._new_cache(source_keys(self.weights, states), blank)
 
-    def _states(self, encoder_out: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        """Return the states of an encoder's output, B×S×C, and where padding is, B×S."""
-        states = encoder_out["encoder_out"][0].transpose(0, 1)
-        padding = encoder_out["encoder_padding_mask"]
-        # They may be another scorer's, with weights of another dtype.
-        states = states.to(self.decoder.embed_tokens.weight.dtype)
-        return states, padding[0] if len(padding) > 0 else None
+    def _states(self, encoder_out: dict[str, Any]) -> tuple[Any, Any]:
+        """Return the states of an encoder's output, B×S×C, and where padding is, B×S, or None.
+
+        They may be another scorer's, tensors where this one has arrays, or of another dtype.
+        """
+        states = encoder_out["encoder_out"][0].swapaxes(0, 1)
+        padding = [*encoder_out["encoder_padding_mask"], None][0]
+        if self.packed is not None:
+            if isinstance(states, Tensor):
+                states = states.detach().float().numpy(force=True)
+            return states, None if padding is None else np.asarray(padding)
+        weight = self.decoder.embed_tokens.weight
+        states = torch.as_tensor(states).to(weight)
+        return states, None if padding is None else torch.as_tensor(padding).to(weight.device)
 
     def _new_cache(self, source: Tensor, padding: Tensor | None) -> Cache:
         """Make an empty cache; see Cache."""
@@ -339,7 +349,8 @@ class ChunkScorer:
     def embed(self, tokens: np.ndarray) -> Any:
         """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""
         table = self.decoder.embed_tokens
-        return self.decoder.embed_scale * table(on_device(tokens, table.weight))
+        vectors = self.decoder.embed_scale * table(on_device(tokens, table.weight))
+        return vectors if self.packed is None else vectors.numpy(force=True)
 
     def heads(self, given: Any, dtype: str | None = None) -> Any:
         """Return prediction heads for the outputs of ``step``.
@@ -352,7 +363,8 @@ class ChunkScorer:
             UsageError: torch's passes have another dtype.
         """
         if self.packed is not None:
-            return pack_heads(given, dtype or self.packed.decoder.stack.form)
+            packed_heads = pack_heads(given, dtype or self.packed.decoder.stack.form)
+            return _ArrayHeads(given) if packed_heads is given else packed_heads
         if dtype not in (None, self.engine.dtype_of(self.given)):
             allowed = "that of --engine-dtype with heads whose passes are torch's"
             raise option_error("--drafter-dtype", dtype, allowed)
@@ -373,6 +385,19 @@ class ChunkScorer:
         """Pick rows; see Cache.reorder."""
         if not self.joined:
             self.cache.reorder(index, same_source)
+
+
+class _ArrayHeads:
+    """Heads that the native library does not know, on arrays."""
+
+    def __init__(self, heads: Any) -> None:
+        self.heads, self.seen = heads, heads.seen
+
+    def __call__(self, states: np.ndarray, numbers: Any, following: Any = None) -> np.ndarray:
+        """Run the heads; see BlockHeads."""
+        given = [None if part is None else torch.from_numpy(part) for part in (states, following)]
+        outputs: np.ndarray = self.heads(given[0], numbers, given[1]).numpy(force=True)
+        return outputs
 
 
 def pick(states: Any, where: np.ndarray) -> Any:

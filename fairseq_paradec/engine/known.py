@@ -7,6 +7,7 @@ LeanEncoder computes; others run as fairseq's. Positions and activations.
 from collections.abc import Sequence
 from typing import Any
 
+import torch.nn.functional as F
 from fairseq.models.transformer import (
     TransformerDecoder,
     TransformerDecoderBase,
@@ -106,9 +107,10 @@ def _why_layer_unknown(layer: Any, self_attention: type) -> str | None:
     return None
 
 
-def activation_function(name: str) -> Any:
-    """Return fairseq's function of ``--activation-fn``."""
-    return get_activation_fn(name)
+def activation_name(function: Any) -> str | None:
+    """Return fairseq's name of an activation function, or None if native passes have no such."""
+    names = {get_activation_fn(name): name for name in ("relu", "gelu", "gelu_accurate", "tanh")}
+    return {**names, F.silu: "swish"}.get(function)
 
 
 def is_sinusoidal(places: Any) -> bool:

@@ -30,7 +30,7 @@ class Projection(NamedTuple):
     first: Any
     form: Form
 
-    def log_probs(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
+    def log_probs(self, hidden: Any, temperature: float = 1.0) -> Tensor:
         """Return log-probabilities of the next token, normalised as in fairseq.
 
         Args:
@@ -42,30 +42,36 @@ class Projection(NamedTuple):
         """
         return self._log_probs(self.read(hidden), temperature)
 
-    def read(self, hidden: Tensor) -> Tensor:
+    def read(self, hidden: Any) -> Any:
         """Return what the projection reads: of a model with heads, that of the next token's."""
         return hidden if self.first is None else self.first(hidden)
 
-    def _log_probs(self, hidden: Tensor, temperature: float) -> Tensor:
+    def _log_probs(self, hidden: Any, temperature: float) -> Tensor:
         """Return log-probabilities for what the projection reads; see ``log_probs``."""
-        dtype = _score_dtype(hidden)
         if self.adaptive_softmax is not None:
-            scores = self.adaptive_softmax.get_log_prob(hidden / temperature, target=None)
-            return scores.to(dtype)
-        logits = self.linear(hidden)
+            states = torch.as_tensor(hidden)
+            scores = self.adaptive_softmax.get_log_prob(states / temperature, target=None)
+            return scores.to(_score_dtype(states))
+        logits = self._logits(hidden)
+        dtype = _score_dtype(logits)
         if temperature != 1.0:
             logits = logits / temperature
         return F.log_softmax(logits, dim=-1, dtype=dtype)
 
-    def choose(self, hidden: Tensor, at: Positions, draft: np.ndarray | None = None) -> Scored:
+    def _logits(self, hidden: Any) -> Tensor:
+        """Return scores of all words, before they are normalised."""
+        logits: Tensor = self.linear(hidden)
+        return logits
+
+    def choose(self, hidden: Any, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see ``choices.choose``."""
         return choose(self._log_probs(self.read(hidden), at.rules.temperature), at, draft)
 
-    def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
+    def best(self, hidden: Any, at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
         return best_of(self._log_probs(self.read(hidden), at.rules.temperature), at, count)
 
-    def draft(self, hidden: Tensor, at: Positions, normalised: bool = False) -> Scored:
+    def draft(self, hidden: Any, at: Positions, normalised: bool = False) -> Scored:
         """Choose the best token at every position.
 
         Args:
@@ -76,12 +82,10 @@ class Projection(NamedTuple):
         temperature = at.rules.temperature
         if normalised or self.adaptive_softmax is not None:
             return choose(self._log_probs(hidden, temperature), at)
-        scores = self.linear(hidden) / temperature
+        scores = self._logits(hidden) / temperature
         return choose(scores.to(_score_dtype(scores)), at)
 
-    def candidates(
-        self, hidden: Tensor, at: Positions, count: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def candidates(self, hidden: Any, at: Positions, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the best tokens at every position; see ``choices.candidates``.
 
         Returns:
@@ -102,24 +106,33 @@ class Projection(NamedTuple):
 class NativeProjection(Projection):
     """A projection whose linear map is a NativeMap: choices without the scores of all words."""
 
-    def choose(self, hidden: Tensor, at: Positions, draft: np.ndarray | None = None) -> Scored:
+    def _logits(self, hidden: Any) -> Tensor:
+        """Return scores of all words; see Projection."""
+        return torch.from_numpy(self.linear(hidden))
+
+    def read(self, hidden: np.ndarray) -> np.ndarray:
+        """Return what the projection reads; see Projection."""
+        if self.first is None:
+            return hidden
+        states: np.ndarray = self.first(torch.from_numpy(hidden)).numpy()
+        return states
+
+    def choose(self, hidden: Any, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see Projection."""
         return native_choose(self.linear, self.read(hidden), at, draft)
 
-    def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
+    def best(self, hidden: Any, at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see Projection."""
         ends = np.full(hidden.shape[:2], at.rules.eos)
         chosen = native_choose(self.linear, self.read(hidden), at, ends, count=count)
         assert chosen.draft_scores is not None
         return Best(chosen.tokens, chosen.scores, chosen.draft_scores)
 
-    def draft(self, hidden: Tensor, at: Positions, normalised: bool = False) -> Scored:
+    def draft(self, hidden: Any, at: Positions, normalised: bool = False) -> Scored:
         """Choose the best token at every position; see Projection."""
         return native_choose(self.linear, hidden, at, normalised=normalised)
 
-    def candidates(
-        self, hidden: Tensor, at: Positions, count: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def candidates(self, hidden: Any, at: Positions, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the best tokens at every position; see Projection."""
         return native_choose(self.linear, hidden, at, count=count)[:2]
 
@@ -130,7 +143,8 @@ class NativeProjection(Projection):
 
     def of(self, weight: Tensor, bias: Tensor | None, form: str | None) -> Projection:
         """Return the projection to other words; see Projection."""
-        return self._replace(linear=NativeMap(weight, bias, form or self.linear.form))
+        given = weight.numpy(), None if bias is None else bias.numpy()
+        return self._replace(linear=NativeMap(*given, form or self.linear.form))
 
 
 def gather_projection(model: Any, form: Form, native: NativeMap | None = None) -> Projection:
@@ -185,13 +199,13 @@ class DraftProjection:
             )
 
     def choose(
-        self, projection: Projection, hidden: Tensor, at: Positions, normalised: bool = False
+        self, projection: Projection, hidden: Any, at: Positions, normalised: bool = False
     ) -> Scored:
         """Draft the best token at every position; see ``Projection.draft``."""
         return self.part(projection, at.rules).draft(hidden, at, normalised)
 
     def candidates(
-        self, projection: Projection, hidden: Tensor, at: Positions, count: int
+        self, projection: Projection, hidden: Any, at: Positions, count: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draft the best tokens at every position; see ``choose`` and ``Projection.candidates``."""
         return self.part(projection, at.rules).candidates(hidden, at, count)

@@ -20,9 +20,8 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
-import torch
-
 from ..errors import UsageError
+from ..threads import num_threads, set_threads
 from ..translator.translation import End, Translation, Watch
 from ..translator.translator import Translator
 from .fleet import Fleet
@@ -186,7 +185,7 @@ class Scheduler:
         self._wanted: list[int] = []  # by the threads that wait for more
         self._clock, self._open = 0, True  # the clock: behind the turn that was decoded last
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # sentences, seconds
-        self._cores = settings.cores or max(1, torch.get_num_threads() // settings.threads)
+        self._cores = settings.cores or max(1, num_threads() // settings.threads)
         owned = [fleet.models]
         for _ in range(settings.threads - 1):
             owned.append({pair: translator.twin() for pair, translator in fleet.models.items()})
@@ -267,7 +266,7 @@ class Scheduler:
 
     def _work(self, models: dict[tuple[str, str], Translator]) -> None:
         """Decode batches until the scheduler is closed."""
-        torch.set_num_threads(self._cores)  # OpenMP has a number for each thread
+        set_threads(self._cores)  # there is a number for each thread
         count, seconds = 1, 0.0
         while batch := self._next(count, LINGER * seconds):
             count, begin = len(batch), time.perf_counter()

@@ -66,6 +66,12 @@ def wanted(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, form: str)
     return x @ weight.T + bias
 
 
+def product(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, form: str) -> torch.Tensor:
+    """The product by the library."""
+    linear = NativeMap(weight.numpy(), bias.numpy(), form)
+    return torch.from_numpy(linear(x.numpy()))
+
+
 @pytest.mark.parametrize("layer", ["dense", "per_head"])
 @pytest.mark.parametrize("seen", [0, 12], ids=["paper", "see the token"])
 @pytest.mark.parametrize("first", [False, True])
@@ -81,7 +87,7 @@ def test_heads_draft_as_torchs(first: bool, seen: int, layer: str) -> None:
         assert native_heads.seen == seen
         for chosen in (range(1, 4), range(1, 2)):
             found, want = (one(states, chosen, following) for one in (native_heads, heads))
-            torch.testing.assert_close(found, want, atol=near, rtol=0)
+            torch.testing.assert_close(torch.from_numpy(found), want, atol=near, rtol=0)
     if seen:
         other = heads(states, range(1, 4), following.roll(1, 0))
         assert (other - heads(states, range(1, 4), following)).abs().max() > 1, "it matters"
@@ -110,7 +116,7 @@ def test_products_of_any_shape(form: str) -> None:
         weight, bias = torch.randn(outputs, inputs), torch.randn(outputs)
         x = torch.randn(rows, inputs)
         x[-1] *= turn % 2
-        found = NativeMap(weight, bias, form)(x)
+        found = product(weight, bias, x, form)
         want = wanted(weight, bias, x, form)
         # With bf16 instructions inputs are rounded, too; a half rounds to either side in int8.
         near = {"fp32": 1e-5, "bf16": 8e-3, "int8": 5e-3, "int4": 5e-3}[form] * inputs**0.5 * 4
@@ -125,7 +131,7 @@ def test_sums_of_bytes_are_exact(inputs: int) -> None:
         weight, x = (torch.randint(-127, 128, (count, inputs)) for count in (35, 7))
         weight[:, :largest] = x[:, :largest] = 127
         weight[::2] *= -1
-        found = NativeMap(weight.float(), torch.zeros(35), "int8")(x.float())
+        found = product(weight.float(), torch.zeros(35), x.float(), "int8")
         assert torch.equal(found.long(), x @ weight.T)
 
 
@@ -135,7 +141,7 @@ def test_sums_of_halves_are_exact(inputs: int) -> None:
     torch.manual_seed(inputs)
     weight, x = torch.randint(-7, 8, (35, inputs)), torch.randint(-127, 128, (13, inputs))
     weight[:, 0], x[:, -1] = 7, 127
-    found = NativeMap(weight.float(), torch.zeros(35), "int4")(x.float())
+    found = product(weight.float(), torch.zeros(35), x.float(), "int4")
     torch.testing.assert_close(found, (x @ weight.T).float(), rtol=1e-6, atol=1e-4)
 
 
@@ -306,16 +312,16 @@ def test_generators_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         return generator.scorer.packed, [hypo[0]["tokens"].tolist() for hypo in hypos]
 
     _, alone = outputs(other)
-    linear, x = NativeMap(torch.randn(900, 90), None, "fp32"), torch.randn(10, 90)
+    linear, x = NativeMap(torch.randn(900, 90).numpy(), None, "fp32"), torch.randn(10, 90).numpy()
     start, before = threading.Barrier(4), len(os.listdir("/proc/self/task"))
 
-    def work(out: torch.Tensor) -> tuple[Any, list[list[int]]]:
+    def work(out: np.ndarray) -> tuple[Any, list[list[int]]]:
         start.wait()
         linear(x, out)  # first of all: some of torch's own functions tell OpenMP
         return outputs(model)
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(work, [torch.empty(10, 900) for _ in range(4)]))
+        found = list(pool.map(work, [np.empty((10, 900), np.float32) for _ in range(4)]))
         assert len(os.listdir("/proc/self/task")) == before + 4
     assert [tokens for _, tokens in found] == [alone] * 4
     assert len({id(packed) for packed, _ in found}) == 1

@@ -529,9 +529,10 @@ root, path, words = sys.argv[1:]
 package = types.ModuleType("fairseq_paradec")  # its own import registers with fairseq
 package.__path__ = [root]
 sys.modules["fairseq_paradec"] = package
-from fairseq_paradec.model import checkpoint, dictionary
-model = checkpoint.read(path).content["model"]
-assert model["decoder.embed_tokens.weight"].shape[0] == len(dictionary.Dictionary.read(words))
+from fairseq_paradec.model.dictionary import Dictionary
+from fairseq_paradec.model.model import Model
+read = Dictionary.read(words)
+assert len(Model.read(path, read, read).weights) > 100
 loaded = {name.partition(".")[0] for name in sys.modules} - {"fairseq_paradec"}
 print(*sorted(loaded - sys.stdlib_module_names - {"__main__"}))
 """

@@ -23,21 +23,22 @@ GROUND = {
     "registry",
     "row",
     "target_order",
+    "threads",
     "token_rules",
     "utf8",
     "variants",
 }
-SEARCH = {"engine", "decoding", "methods"}
-CORE = {*SEARCH, "model", "plugin", "translator", "cli"}
+SEARCH = {"engine", "decoding", "methods", "model"}
+CORE = {*SEARCH, "plugin", "translator", "cli"}
 
 #: room -> the rooms that it may import, besides itself and the ground (docs/design.md).
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
-    "engine": set(),
-    "decoding": {"engine"},
-    "methods": {"engine", "decoding"},
-    "plugin": {*SEARCH, "model"},
-    "translator": {*SEARCH, "model", "plugin"},
+    "engine": {"model"},
+    "decoding": {"engine", "model"},
+    "methods": {"engine", "decoding", "model"},
+    "plugin": SEARCH,
+    "translator": {*SEARCH, "plugin"},
     "serve": {"translator"},
     "cli": {*CORE, "serve"},
     "images": CORE,

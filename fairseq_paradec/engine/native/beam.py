@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
+from ...threads import num_threads
 from ...token_rules import Best, Positions
 from ..cache import check_memory
 from .cache import NativeCache, NativeWeights, array_of
 from .library import AT_MOST, Drafting, Extended, Returned, Search, Searcher, Step, library
-from .passes import bits_of, check_pass, rules_of, start_of
-from .stack import NativeMap, check
+from .passes import bits_of, check_pass, forced_of, rules_of
+from .stack import NativeMap, address_of, check
 
 #: Scores, parents, words and scores of words; see ``decoding/beam.py``'s Candidates.
 Hypotheses = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -61,12 +61,12 @@ class _Tables:
             each = [1.0, *(how.divisor(length) for length in range(1, most + 1))]
             self._divisors = (ctypes.c_double * len(each))(*each)
         where = at.limits(most)
-        self._bits, self._forced = bits_of(where), where.forced
-        self.passes, self.counts = torch.empty(2, sentences, dtype=torch.int32)
-        self.lengths = torch.empty(sentences, beam, dtype=torch.int32)
-        self.totals = torch.empty(sentences, beam)
-        self.words = torch.empty(sentences, beam, most, dtype=torch.long)
-        self.scores = torch.empty(sentences, beam, most)
+        self._bits, self._forced = bits_of(where), forced_of(where)
+        self.passes, self.counts = np.empty((2, sentences), np.int32)
+        self.lengths = np.empty((sentences, beam), np.int32)
+        self.totals = np.empty((sentences, beam), np.float32)
+        self.words = np.empty((sentences, beam, most), np.int64)
+        self.scores = np.empty((sentences, beam, most), np.float32)
         self.search = Search(
             sentences=sentences,
             beam=beam,
@@ -77,14 +77,14 @@ class _Tables:
             divisors=None if self._divisors is None else ctypes.addressof(self._divisors),
             limits=ctypes.addressof(self._limits),
             most=most,
-            bits=start_of(self._bits),
-            forced=start_of(self._forced),
-            passes=self.passes.data_ptr(),
-            counts=self.counts.data_ptr(),
-            lengths=self.lengths.data_ptr(),
-            totals=self.totals.data_ptr(),
-            words=self.words.data_ptr(),
-            scores=self.scores.data_ptr(),
+            bits=address_of(self._bits),
+            forced=address_of(self._forced),
+            passes=address_of(self.passes),
+            counts=address_of(self.counts),
+            lengths=address_of(self.lengths),
+            totals=address_of(self.totals),
+            words=address_of(self.words),
+            scores=address_of(self.scores),
         )
 
     def searched(self) -> list[Searched]:
@@ -144,8 +144,8 @@ def native_search_drafts(
     joined = drafter.cache is verifier.cache
     caches = [model.weights for model in ([verifier] if joined else [verifier, drafter])]
     tables = _Tables(at, how, caches, depth)
-    rounds = torch.empty(len(at.rows), tables.most, 4, dtype=torch.int32)
-    drafting = Drafting(depth=depth, joined=joined, rounds=rounds.data_ptr())
+    rounds = np.empty((len(at.rows), tables.most, 4), np.int32)
+    drafting = Drafting(depth=depth, joined=joined, rounds=address_of(rounds))
     models = _searcher(verifier), _searcher(drafter)
     given = (*models, rules_of(at.rules), tables.search, drafting)
     _run(_Search(library().paradec_search_drafts_new(*map(ctypes.byref, given))))
@@ -204,7 +204,7 @@ def _run(search: _Search) -> None:
     try:
         status = Returned.TIME_IS_UP
         while status == Returned.TIME_IS_UP:
-            status = library().paradec_search_run(search.address, AT_MOST, torch.get_num_threads())
+            status = library().paradec_search_run(search.address, AT_MOST, num_threads())
     finally:
         search.free()
     check_pass(status)
@@ -239,10 +239,10 @@ def native_extend(
         beam=beam,
         kept=kept,
         end=end,
-        scores=scores.ctypes.data,
-        tokens=tokens.ctypes.data,
-        token_scores=token_scores.ctypes.data,
-        end_scores=ends.ctypes.data,
+        scores=address_of(scores),
+        tokens=address_of(tokens),
+        token_scores=address_of(token_scores),
+        end_scores=address_of(ends),
     )
     ended, alive = _blank(sentences, z * beam, z), _blank(sentences, kept, z)
     check(
@@ -266,5 +266,5 @@ def _blank(sentences: int, count: int, z: int) -> Hypotheses:
 
 def _point(to: Hypotheses) -> Extended:
     """Tell the library where they are."""
-    scores, parents, words, word_scores = (part.ctypes.data for part in to)
+    scores, parents, words, word_scores = map(address_of, to)
     return Extended(scores=scores, parents=parents, words=words, word_scores=word_scores)

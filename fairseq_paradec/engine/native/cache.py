@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from ...threads import num_threads
 from ..cache import check_memory, moves
 from .library import Store, library
 from .stack import NativeMap, NativeStack, address_of, check
@@ -29,7 +28,7 @@ _KEPT = 128 << 20
 
 
 #: Keys and values, L×P×H×T×Dp each.
-Pair: TypeAlias = tuple[Tensor, Tensor]
+Pair: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 class NativeWeights(NamedTuple):
@@ -60,9 +59,11 @@ class NativeCache:
         lengths: of each row, how many tokens are cached.
     """
 
-    def __init__(self, weights: NativeWeights, states: Tensor, padding: Tensor | None) -> None:
+    def __init__(
+        self, weights: NativeWeights, states: np.ndarray, padding: np.ndarray | None
+    ) -> None:
         self._weights, self._stack = weights, weights.stack
-        self._taken: list[Tensor] = []  # what the source and the tokens lie in
+        self._taken: list[np.ndarray] = []  # what the source and the tokens lie in
         weakref.finalize(self, _pages.give_back, self._taken).atexit = False
         batch = len(states)
         self.source, self.source_lengths = self._read(states, padding)
@@ -71,25 +72,25 @@ class NativeCache:
         self.keys, self.values = self._empty(batch, INITIAL_CAPACITY)
         self._point()
 
-    def _read(self, states: Tensor, padding: Tensor | None) -> tuple[Pair, Tensor]:
+    def _read(self, states: np.ndarray, padding: np.ndarray | None) -> tuple[Pair, np.ndarray]:
         """Return keys and values of a source, and its lengths without padding."""
         batch, length = states.shape[:2]
         order, begins, counts = spans(padding)
         if order is not None:
-            states = states.gather(1, order[:, :, None].expand_as(states))
+            states = np.take_along_axis(states, order[:, :, None], axis=1)
         if counts is None:
-            counts = torch.full((batch,), length, dtype=torch.int32)
-        pair, states = self._empty(batch, length), states.contiguous()
+            counts = np.full(batch, length, np.int32)
+        pair, states = self._empty(batch, length), np.ascontiguousarray(states, np.float32)
         check(
             library().paradec_source(
                 self._stack.address,
                 self._weights.source_keys.address,
-                states.data_ptr(),
-                states.size(2),
+                address_of(states),
+                states.shape[2],
                 length,
                 address_of(begins),
                 ctypes.byref(store(*pair, counts)),
-                torch.get_num_threads(),
+                num_threads(),
             )
         )
         return pair, counts
@@ -97,7 +98,7 @@ class NativeCache:
     @property
     def capacity(self) -> int:
         """How many slots a row has, T."""
-        return self.keys.size(3)
+        return self.keys.shape[3]
 
     def _empty(self, batch: int, capacity: int) -> Pair:
         """Return room for keys and values; it holds numbers, for 0·NaN in a masked slot is NaN."""
@@ -107,11 +108,11 @@ class NativeCache:
         check_memory(4 * count, batch)
         taken = _pages.take(count)
         self._taken.append(taken)
-        keys, values = taken[:count].view(shape)
+        keys, values = taken[:count].reshape(shape)
         return keys, values
 
     def _point(self) -> None:
-        """Tell the library where the tensors are."""
+        """Tell the library where the arrays are."""
         self.store = store(self.keys, self.values)
         self.source_store = store(*self.source, self.source_lengths)
 
@@ -125,7 +126,7 @@ class NativeCache:
         while capacity < slots:
             capacity *= 2
         if capacity > self.capacity:
-            self._enlarge(self.keys.size(1), capacity)
+            self._enlarge(self.keys.shape[1], capacity)
 
     def _enlarge(self, places: int, slots: int) -> None:
         """Move the tokens' keys and values to a larger room."""
@@ -136,16 +137,16 @@ class NativeCache:
         """Return a larger room for keys and values, with them in it."""
         larger = self._empty(places, slots)
         for to, of in zip(larger, pair, strict=True):
-            to[:, : of.size(1), :, : of.size(3)] = of
+            to[:, : of.shape[1], :, : of.shape[3]] = of
         self._drop(pair)
         return larger
 
     def _drop(self, pair: Pair) -> None:
         """Give back the room of keys and values."""
-        where = [keys.data_ptr() for keys in self._taken].index(pair[0].data_ptr())
+        where = [taken.ctypes.data for taken in self._taken].index(pair[0].ctypes.data)
         _pages.give_back([self._taken.pop(where)])
 
-    def add(self, states: Tensor, padding: Tensor | None) -> None:
+    def add(self, states: np.ndarray, padding: np.ndarray | None) -> None:
         """Append rows without tokens, at the places of rows that have left.
 
         Args:
@@ -153,16 +154,16 @@ class NativeCache:
             padding: the same.
         """
         pair, lengths = self._read(states, padding)
-        slots, count = states.size(1), len(states)
-        if slots > self.source[0].size(3):
-            self.source = self._moved(self.source, self.source[0].size(1), slots)
-        places = free_of(self.source_lengths.numel(), self.source_rows)[:count]
+        slots, count = states.shape[1], len(states)
+        if slots > self.source[0].shape[3]:
+            self.source = self._moved(self.source, self.source[0].shape[1], slots)
+        places = free_of(self.source_lengths.size, self.source_rows)[:count]
         for to, of in zip(self.source, pair, strict=True):
             to[:, places, :, :slots] = of
         self.source_lengths[places] = lengths
         self._drop(pair)
         self.source_rows = [*self.source_rows, *places]
-        self.rows = [*self.rows, *free_of(self.keys.size(1), self.rows)[:count]]
+        self.rows = [*self.rows, *free_of(self.keys.shape[1], self.rows)[:count]]
         self.lengths = [*self.lengths, *[0] * count]
         self._point()
 
@@ -195,11 +196,11 @@ class NativeCache:
             self.source_rows = [self.source_rows[i] for i in index]
         wanted = [self.rows[i] for i in index]
         taken = set(wanted)
-        free = free_of(self.keys.size(1), wanted)
+        free = free_of(self.keys.shape[1], wanted)
         missing = len(wanted) - len(taken) - len(free)
         if missing > 0:
-            free += range(self.keys.size(1), self.keys.size(1) + missing)
-            self._enlarge(self.keys.size(1) + missing, self.capacity)
+            free += range(self.keys.shape[1], self.keys.shape[1] + missing)
+            self._enlarge(self.keys.shape[1] + missing, self.capacity)
         self.rows, copies = [], {}
         for place in wanted:
             if place in taken:
@@ -231,10 +232,10 @@ class _Pages:
 
     def forget(self) -> None:
         """Keep nothing; in a process that was forked another thread may have held the lock."""
-        self._kept: list[Tensor] = []
+        self._kept: list[np.ndarray] = []
         self._lock = threading.Lock()
 
-    def take(self, count: int) -> Tensor:
+    def take(self, count: int) -> np.ndarray:
         """Return a piece of at least so many floats: zeros, or numbers of a cache that is gone."""
         if 4 * count < _LARGE:
             return _new_pages(count)
@@ -248,7 +249,7 @@ class _Pages:
             del self._kept[-1:]  # the new piece takes its part
         return _new_pages(count)
 
-    def give_back(self, pieces: list[Tensor]) -> None:
+    def give_back(self, pieces: list[np.ndarray]) -> None:
         """Keep the large ones of the pieces; the last ones go where that is too much."""
         # A cache may be collected in the middle of another one's take: then nothing is kept.
         if self._lock.acquire(blocking=False):
@@ -262,20 +263,19 @@ _pages = _Pages()
 os.register_at_fork(after_in_child=_pages.forget)
 
 
-@torch.inference_mode(False)  # another cache, not in inference mode, may take them later
-def _new_pages(count: int) -> Tensor:
+def _new_pages(count: int) -> np.ndarray:
     """Return so many zeros; pages of large ones get memory when they are touched.
 
-    numpy and torch ask for huge pages from 4 MiB on. Many of a cache's slots are never used, and a
-    huge page of them would be memory all the same.
+    numpy asks for huge pages from 4 MiB on. Many of a cache's slots are never used, and a huge page
+    of them would be memory all the same.
     """
     if 4 * count >= _LARGE and hasattr(mmap, "MADV_NOHUGEPAGE"):
         pages = mmap.mmap(-1, 4 * count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         pages.madvise(mmap.MADV_NOHUGEPAGE)
-        return torch.frombuffer(pages, dtype=torch.float32)
+        return np.frombuffer(pages, np.float32)
     room = np.zeros(count + _LINE, np.float32)
     first = -(room.ctypes.data // room.itemsize) % _LINE
-    return torch.from_numpy(room[first : first + count])
+    return room[first : first + count]
 
 
 def free_of(count: int, rows: Sequence[int]) -> list[int]:
@@ -284,14 +284,14 @@ def free_of(count: int, rows: Sequence[int]) -> list[int]:
     return [place for place in range(count) if place not in taken]
 
 
-def store(keys: Tensor, values: Tensor, lengths: Tensor | None = None) -> Store:
+def store(keys: np.ndarray, values: np.ndarray, lengths: np.ndarray | None = None) -> Store:
     """Describe keys and values to the library."""
     return Store(
-        keys=keys.data_ptr(),
-        values=values.data_ptr(),
+        keys=address_of(keys),
+        values=address_of(values),
         layers=len(keys),
-        rows=keys.size(1),
-        slots=keys.size(3),
+        rows=keys.shape[1],
+        slots=keys.shape[3],
         lengths=address_of(lengths),
     )
 
@@ -300,24 +300,24 @@ class Spans(NamedTuple):
     """Where the tokens of a batch are that are no padding."""
 
     # B×S, which moves padding behind the tokens; None: it lies on one side of each row
-    order: Tensor | None = None
-    begins: Tensor | None = None  # B, a row's first token; None: there is no padding
-    counts: Tensor | None = None  # B, how many tokens follow; None: there is no padding
+    order: np.ndarray | None = None
+    begins: np.ndarray | None = None  # B, a row's first token; None: there is no padding
+    counts: np.ndarray | None = None  # B, how many tokens follow; None: there is no padding
 
 
-def spans(padding: Tensor | None) -> Spans:
+def spans(padding: np.ndarray | None) -> Spans:
     """Find the tokens of a batch: B×S, True at padding."""
-    if padding is None or not bool(padding.any()):
+    if padding is None or not padding.any():
         return Spans()
     real = ~padding
-    begins, counts = real.to(torch.uint8).argmax(dim=1), real.sum(dim=1)
-    index = torch.arange(padding.size(1))
+    begins, counts = real.argmax(axis=1), real.sum(axis=1)
+    index = np.arange(padding.shape[1])
     inside = (index >= begins[:, None]) & (index < (begins + counts)[:, None])
-    if bool(inside.eq(real).all()):
-        return Spans(None, begins.to(torch.int32), counts.to(torch.int32))
+    if (inside == real).all():
+        return Spans(None, begins.astype(np.int32), counts.astype(np.int32))
     # <pad> may be a word of the source: a stable sort keeps the order of the others.
-    order = padding.to(torch.uint8).argsort(dim=1, stable=True)
-    return Spans(order, torch.zeros_like(begins, dtype=torch.int32), counts.to(torch.int32))
+    order = padding.argsort(axis=1, kind="stable")
+    return Spans(order, np.zeros_like(begins, np.int32), counts.astype(np.int32))
 
 
 def array_of(numbers: Sequence[int]) -> Any:

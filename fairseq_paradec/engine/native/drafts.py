@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from ctypes import addressof
 from typing import Any, NamedTuple
 
-import torch
-
 from ...errors import UsageError
 from ...records import PassRecord
 from ...row import Row
+from ...threads import num_threads
 from ...token_rules import TokenRules
 from .library import AT_MOST, Drafted, Entry, Reader, Returned, Until, Written, library
 from .passes import check_pass, rules_of
@@ -102,7 +101,7 @@ class NativeLoop:
                 ctypes.byref(_reader(verifier, verifier.projection.linear)),
                 None if linear is None else ctypes.byref(_reader(self._drafter, linear)),
                 ctypes.byref(until),
-                torch.get_num_threads(),
+                num_threads(),
             )
             if status != Returned.NO_ROOM:
                 break

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from ...errors import UsageError, option_error
 from ..decoder_pass import DecoderWeights
 from ..encoder import LeanEncoder, lean_encoder
-from ..known import position_vectors
+from ..known import activation_name, position_vectors
 from ..watch import Watch
 from .cache import NativeWeights
 from .library import library
 from .passes import native_encode
 from .shelf import Shelf, open_shelf
-from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, why_not
+from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, plain, why_not
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def save_packed(model: Any, form: str, gather: Callable[[], DecoderWeights], pat
     shelf.save(path)
 
 
-def _pack_or_map(model: Any, form: str, plain: DecoderWeights, stamp: Any) -> Packed | str:
+def _pack_or_map(model: Any, form: str, decoder: DecoderWeights, stamp: Any) -> Packed | str:
     """Map the file of packed weights that was offered, or pack them; see ``packed``."""
     path, state = _FILES.get(model, {}).get(form, (None, None))
     alone = packed_only(model)
@@ -90,35 +90,35 @@ def _pack_or_map(model: Any, form: str, plain: DecoderWeights, stamp: Any) -> Pa
         if alone:
             held = " or ".join(_FILES.get(model, {}))
             raise option_error("--engine-dtype", form, f"{held}, as this model folder is packed")
-        return _pack_all(model, form, plain)
+        return _pack_all(model, form, decoder)
     shelf = open_shelf(path, form, FORMS[form])
     try:
         if isinstance(shelf, Shelf):
-            return _pack_all(model, form, plain, shelf)
+            return _pack_all(model, form, decoder, shelf)
         reason = shelf
     except ValueError as error:
         reason = str(error)
     if alone:
         raise UsageError(f"{path}: {reason}; its folder has no other weights: pack it here again")
     log.warning("%s is packed again in memory: %s", path, reason)
-    return _pack_all(model, form, plain)
+    return _pack_all(model, form, decoder)
 
 
 def _pack_all(
-    model: Any, form: str, plain: DecoderWeights, shelf: Shelf | None = None
+    model: Any, form: str, decoder: DecoderWeights, shelf: Shelf | None = None
 ) -> Packed | str:
     """Pack a model's decoder, gathered plainly, and its encoder; or return why not."""
     lean = lean_encoder(model)
-    reason = why_not(plain.layers) or (None if lean is None else why_not(lean.stack))
-    if reason is None and (plain.project_in is not None or plain.project_out is not None):
+    reason = why_not(decoder.layers) or (None if lean is None else why_not(lean.stack))
+    if reason is None and (decoder.project_in is not None or decoder.project_out is not None):
         reason = "its embeddings or outputs are projected"
-    if reason is None and plain.copy_sharpness is not None:
+    if reason is None and decoder.copy_sharpness is not None:
         reason = "its masks copy from the source (--soft-copy)"
     if reason is not None:
         return reason
     library()
     encoder = None if lean is None else NativeEncoder(lean, form, shelf)
-    return Packed(_pack(plain, model.decoder.output_projection, form, shelf), encoder)
+    return Packed(_pack(decoder, model.decoder.output_projection, form, shelf), encoder)
 
 
 def _stamp(module: Any) -> list[tuple[int, int, float]]:
@@ -153,26 +153,29 @@ def _why_not(model: Any) -> str | None:
     return None
 
 
-def _pack(plain: DecoderWeights, projection: Any, form: str, shelf: Shelf | None) -> NativeWeights:
+def _pack(
+    decoder: DecoderWeights, projection: Any, form: str, shelf: Shelf | None
+) -> NativeWeights:
     """Pack a decoder."""
     stack = NativeStack(
-        plain.layers,
-        plain.embedding,
-        plain.scale,
-        plain.positions,
-        plain.embedding_norm,
-        plain.final_norm,
+        decoder.layers,
+        decoder.embedding,
+        decoder.scale,
+        decoder.positions,
+        decoder.embedding_norm,
+        decoder.final_norm,
         form,
         shelf,
     )
-    keys: Any = plain.source_keys
-    parts = 2 * len(plain.layers)
-    weight = torch.cat([stack.pad_heads(w) for w in keys.weight.chunk(parts)])
-    bias = torch.cat([stack.pad_heads(b) for b in keys.bias.chunk(parts)])
+    keys: Any = decoder.source_keys
+    parts = 2 * len(decoder.layers)
+    weight = np.concatenate([stack.pad_heads(w) for w in np.split(plain(keys.weight), parts)])
+    bias = np.concatenate([stack.pad_heads(b) for b in np.split(plain(keys.bias), parts)])
     source_keys = NativeMap(weight, bias, form, shelf)
     linear = None
     if type(projection) is nn.Linear:
-        linear = NativeMap(projection.weight, projection.bias, form, shelf)
+        bias = None if projection.bias is None else plain(projection.bias)
+        linear = NativeMap(plain(projection.weight), bias, form, shelf)
     return NativeWeights(stack, source_keys, linear)
 
 
@@ -181,7 +184,7 @@ def pack_heads(heads: Any, form: str) -> Any:
 
     Heads whose activation has no native form are returned as they are.
     """
-    if heads.activation not in ACTIVATIONS:
+    if activation_name(heads.activation) not in ACTIVATIONS:
         return heads
     with _PACKING:
         known = _HEADS.setdefault(heads, {})
@@ -194,7 +197,7 @@ class NativeEncoder:
     """A stock encoder by native passes; called like LeanEncoder."""
 
     def __init__(self, lean: LeanEncoder, form: str, shelf: Shelf | None = None) -> None:
-        self.pad, self.scale, self.vectors = lean.pad, lean.scale, lean.vectors
+        self.pad, self.scale, self.vectors = lean.pad, lean.scale, plain(lean.vectors)
         places = lean.encoder.embed_positions
         self.most = lean.encoder.max_positions()
         table = None
@@ -212,19 +215,18 @@ class NativeEncoder:
             shelf,
         )
 
-    def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:
-        """Encode a batch; see LeanEncoder.
+    def __call__(self, tokens: np.ndarray) -> dict[str, list[np.ndarray]]:
+        """Encode a batch, B×S: the parts of fairseq's encoder output, as LeanEncoder returns them.
 
         Raises:
             IndexError: a source is longer than the model has positions for.
         """
-        tokens = net_input["src_tokens"]
-        padding = tokens.eq(self.pad)
-        if tokens.size(1) > self.most and int((~padding).sum(dim=1).max()) > self.most:
-            raise IndexError(f"a source of {tokens.size(1)} tokens: longer than the positions")
+        padding = tokens == self.pad
+        if tokens.shape[1] > self.most and (~padding).sum(axis=1).max() > self.most:
+            raise IndexError(f"a source of {tokens.shape[1]} tokens: longer than the positions")
         states = native_encode(self.stack, tokens, padding)
         return {
-            "encoder_out": [states.transpose(0, 1)],
+            "encoder_out": [states.swapaxes(0, 1)],
             "encoder_padding_mask": [padding],
-            "encoder_embedding": [self.scale * F.embedding(tokens, self.vectors)],
+            "encoder_embedding": [np.float32(self.scale) * self.vectors[tokens]],
         }

@@ -1,13 +1,12 @@
-"""Native passes over a cache, native encoders, and native choices: tensors to C structures."""
+"""Native passes over a cache, native encoders, and native choices: arrays to C structures."""
 
 import ctypes
 from collections.abc import Sequence
 from ctypes import addressof
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from ...threads import num_threads
 from ...token_rules import Limits, Positions, Scored, TokenRules
 from ..cache import check_memory
 from ..masks import Mask, Tree
@@ -21,7 +20,7 @@ _ENCODED = 256
 
 def native_pass(
     weights: NativeWeights, cache: NativeCache, tokens: np.ndarray, mask: Mask = "causal"
-) -> Tensor:
+) -> np.ndarray:
     """Run the decoder over one chunk per row; see ``decoder_pass``."""
     batch, width = tokens.shape
     cache.make_room(width)
@@ -31,32 +30,30 @@ def native_pass(
     chunk = Chunk(
         rows=batch,
         width=width,
-        tokens=tokens.ctypes.data,
+        tokens=address_of(tokens),
         starts=addressof(starts),
         own_rows=addressof(own),
         source_rows=addressof(source),
     )
-    if isinstance(mask, str) and mask == "all":
-        mask = np.full((1, width), width, np.int32)
-    if isinstance(mask, np.ndarray):
-        mask = np.ascontiguousarray(mask)
-        if mask.dtype == bool:
-            chunk.mask, chunk.slots = mask.ctypes.data, mask.shape[1]
-        else:
-            chunk.seen, chunk.seen_rows = mask.ctypes.data, len(mask)
     if isinstance(mask, Tree):
         reach = max(n - base for n, base in zip(cache.lengths, mask.bases, strict=True))
-        assert reach + width <= mask.sees.shape[2], "the chunk ends behind the tree's mask"
-        assert mask.depths.dtype == np.int32
-        bases = array_of(mask.bases)
-        sees, depths = np.ascontiguousarray(mask.sees), np.ascontiguousarray(mask.depths)
-        chunk.bases, chunk.depths = addressof(bases), depths.ctypes.data
-        chunk.sees, chunk.tree = sees.ctypes.data, sees.shape[2]
+        bases, sees = array_of(mask.bases), np.ascontiguousarray(mask.sees, np.bool_)
+        assert reach + width <= sees.shape[2], "the chunk ends behind the tree's mask"
+        depths = np.ascontiguousarray(mask.depths, np.int32)
+        chunk.bases, chunk.depths = addressof(bases), address_of(depths)
+        chunk.sees, chunk.tree = address_of(sees), sees.shape[2]
+    elif not isinstance(mask, str) or mask == "all":
+        all_seen = np.full((1, width), width, np.int32)
+        seen = all_seen if isinstance(mask, str) else np.ascontiguousarray(mask)
+        if seen.dtype == np.bool_:
+            chunk.mask, chunk.slots = address_of(seen), seen.shape[1]
+        else:
+            chunk.seen, chunk.seen_rows = address_of(seen), len(seen)
     stack = weights.stack
     return _run(stack, chunk, cache.store, cache.source_store)
 
 
-def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor:
+def native_encode(stack: NativeStack, tokens: np.ndarray, padding: np.ndarray) -> np.ndarray:
     """Run an encoder's layers: B×S tokens -> B×S×D, zero at padding.
 
     Args:
@@ -67,45 +64,47 @@ def native_encode(stack: NativeStack, tokens: Tensor, padding: Tensor) -> Tensor
     batch, length = tokens.shape
     rows = max(1, _ENCODED // max(1, length))
     if batch > rows:
-        parts = zip(tokens.split(rows), padding.split(rows), strict=True)
-        return torch.cat([native_encode(stack, *part) for part in parts])
+        starts = range(0, batch, rows)
+        parts = [native_encode(stack, tokens[n : n + rows], padding[n : n + rows]) for n in starts]
+        return np.concatenate(parts)
     # A layer's keys and values are not needed after it: all layers use the same.
     check_memory(8 * batch * stack.heads * length * stack.head_size, batch)
     shape = 1, batch, stack.heads, length, stack.head_size
-    keys, values = torch.empty(shape), torch.empty(shape)
+    keys, values = np.empty(shape, np.float32), np.empty(shape, np.float32)
     order, begins, counts = spans(padding)
-    tokens = tokens.to(torch.long)
     if order is not None:
-        tokens = tokens.gather(1, order)
-    seen = torch.full((1, length), length, dtype=torch.int32)
+        tokens = np.take_along_axis(tokens, order, axis=1)
+    seen = np.full((1, length), length, np.int32)
     if counts is not None:
-        seen = counts[:, None].expand(batch, length)
-    tokens, seen = tokens.contiguous(), seen.contiguous()
+        seen = counts[:, None].repeat(length, axis=1)
+    tokens = np.ascontiguousarray(tokens, np.int64)
     chunk = Chunk(
         rows=batch,
         width=length,
-        tokens=tokens.data_ptr(),
+        tokens=address_of(tokens),
         begins=address_of(begins),
         counts=address_of(counts),
-        seen=seen.data_ptr(),
-        seen_rows=seen.size(0),
+        seen=address_of(seen),
+        seen_rows=len(seen),
     )
     states = _run(stack, chunk, store(keys, values), None)
     if order is None:
         return states
-    return torch.zeros_like(states).scatter_(1, order[:, :, None].expand_as(states), states)
+    placed = np.empty_like(states)
+    np.put_along_axis(placed, order[:, :, None], states, axis=1)
+    return placed
 
 
-def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> Tensor:
+def _run(stack: NativeStack, chunk: Chunk, own: Store, source: Store | None) -> np.ndarray:
     """Call the library: -> B×K×D."""
-    states = torch.empty(chunk.rows, chunk.width, stack.stride)
+    states = np.empty((chunk.rows, chunk.width, stack.stride), np.float32)
     status = library().paradec_pass(
         stack.address,
         ctypes.byref(chunk),
         ctypes.byref(own),
         None if source is None else ctypes.byref(source),
-        states.data_ptr(),
-        torch.get_num_threads(),
+        address_of(states),
+        num_threads(),
     )
     check_pass(status)
     return states if stack.dim == stack.stride else states[..., : stack.dim]
@@ -120,7 +119,7 @@ def check_pass(status: int) -> None:
 
 def native_choose(
     linear: NativeMap,
-    hidden: Tensor,
+    hidden: np.ndarray,
     at: Positions,
     draft: np.ndarray | None = None,
     normalised: bool = True,
@@ -139,32 +138,32 @@ def native_choose(
     """
     batch, width, dim = hidden.shape
     limits = at.limits(width)
-    hidden = hidden.contiguous()
+    hidden = np.ascontiguousarray(hidden, np.float32)
     shape = (batch, width) if count is None else (batch, width, count)
     tokens, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
-    to = Choices(best=tokens.ctypes.data, score=scores.ctypes.data, normalised=normalised)
+    to = Choices(best=address_of(tokens), score=address_of(scores), normalised=normalised)
     to.count = count or 1
-    bits, forced = bits_of(limits), limits.forced
-    to.limits, to.forced = start_of(bits), start_of(forced)
+    bits, forced = bits_of(limits), forced_of(limits)
+    to.limits, to.forced = address_of(bits), address_of(forced)
     drafted = drafted_scores = ranks = None
     if draft is not None:
-        drafted = np.full((batch, width), at.rules.pad)
+        drafted = np.full((batch, width), at.rules.pad, np.int64)
         drafted[:, : draft.shape[1]] = draft
         drafted_scores = np.empty((batch, width), np.float32)
-        to.drafted, to.drafted_score = drafted.ctypes.data, drafted_scores.ctypes.data
+        to.drafted, to.drafted_score = address_of(drafted), address_of(drafted_scores)
         if count is None:
             ranks = np.empty_like(drafted)
-            to.drafted_rank = ranks.ctypes.data
+            to.drafted_rank = address_of(ranks)
     own = rules_of(at.rules)
     check(
         library().paradec_choose(
             linear.address,
             ctypes.byref(own),
             ctypes.byref(to),
-            hidden.data_ptr(),
+            address_of(hidden),
             dim,
             batch * width,
-            torch.get_num_threads(),
+            num_threads(),
         )
     )
     if draft is None or drafted_scores is None:
@@ -188,8 +187,8 @@ def native_write(
     batch, width, most = len(new), max(map(len, new)), max(counts)
     cache.make_room(width + max(most - 1, 0))  # the last written token is not read
     limits = at.limits(most)
-    bits, forced = bits_of(limits), limits.forced
-    # Arrays and tensors live until the library has read and written what the structures point to.
+    bits, forced = bits_of(limits), forced_of(limits)
+    # Arrays live until the library has read and written what the structures point to.
     chunk_tokens = (ctypes.c_int64 * (batch * width))()
     for b, fed in enumerate(new):
         chunk_tokens[b * width : b * width + len(fed)] = list(fed)
@@ -215,8 +214,8 @@ def native_write(
         most=most,
         least=least,
         normalised=normalised,
-        limits=start_of(bits),
-        forced=start_of(forced),
+        limits=address_of(bits),
+        forced=address_of(forced),
         tokens=addressof(tokens),
         scores=addressof(scores),
         written=addressof(written),
@@ -230,7 +229,7 @@ def native_write(
             ctypes.byref(chunk),
             ctypes.byref(cache.store),
             ctypes.byref(cache.source_store),
-            torch.get_num_threads(),
+            num_threads(),
         )
     )
     cache.keep([n + len(fed) + max(0, w - 1) for n, fed, w in zip(cache.lengths, new, written)])
@@ -246,7 +245,7 @@ def rules_of(rules: TokenRules) -> Rules:
         end=rules.eos,
         unknown_penalty=rules.unk_penalty,
         temperature=rules.temperature,
-        suppressed=rules.suppressed_tokens.ctypes.data,
+        suppressed=address_of(rules.suppressed_tokens),
         num_suppressed=len(rules.suppressed),
     )
 
@@ -256,11 +255,11 @@ def bits_of(limits: Limits) -> np.ndarray | None:
     bits = None
     for bit, where in zip(Limit, (limits.early, limits.last, limits.free), strict=True):
         if where is not None:
-            flags = where.astype(np.uint8) * np.uint8(bit)
+            flags = where * np.uint8(bit)
             bits = flags if bits is None else bits | flags
     return bits
 
 
-def start_of(array: np.ndarray | None) -> int | None:
-    """Return where an array's numbers lie; None: there is no array."""
-    return None if array is None else array.ctypes.data
+def forced_of(limits: Limits) -> np.ndarray | None:
+    """Return the forced token of each position, B×R; None: there are none."""
+    return None if limits.forced is None else np.ascontiguousarray(limits.forced, np.int64)

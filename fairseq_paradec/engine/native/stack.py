@@ -5,31 +5,18 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
-from ..known import activation_function
-from ..layers import DecoderLayer, EncoderLayer
-from ..weights import Norm
+from ...threads import num_threads
+from ..known import activation_name
 from .library import Heads, MapOf, NormOf, NormOfStack, library
 from .shelf import Shelf
 
 #: How weights are kept: csrc's ``Form``.
 FORMS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
 
-#: The dtype of the weights by form.
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "int4": torch.int8}
-
-#: csrc's ``Activation`` by fairseq's function.
-ACTIVATIONS = {
-    activation_function("linear"): 0,
-    activation_function("relu"): 1,
-    activation_function("gelu"): 2,
-    activation_function("gelu_accurate"): 3,
-    activation_function("tanh"): 4,
-    F.silu: 5,
-}
+#: csrc's ``Activation`` by fairseq's name.
+ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "gelu_accurate": 3, "tanh": 4, "swish": 5}
 
 
 class NativeMap:
@@ -43,7 +30,7 @@ class NativeMap:
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, form: str, shelf: Shelf | None = None
+        self, weight: np.ndarray, bias: np.ndarray | None, form: str, shelf: Shelf | None = None
     ) -> None:
         self.outputs, self.inputs = weight.shape
         self.form, self.shelf = form, shelf  # a mapped file lives as long as its maps
@@ -51,9 +38,9 @@ class NativeMap:
             at = shelf.place(*weight.shape)
             self.address = library().paradec_map_at(at, *weight.shape, FORMS[form])
         else:
-            weight, bias = _plain(weight), None if bias is None else _plain(bias)
+            weight, bias = plain(weight), None if bias is None else plain(bias)
             self.address = library().paradec_map_new(
-                weight.data_ptr(), address_of(bias), *weight.shape, FORMS[form]
+                address_of(weight), address_of(bias), *weight.shape, FORMS[form]
             )
         if self.address is None:
             raise MemoryError("no room for packed weights")
@@ -63,32 +50,29 @@ class NativeMap:
             library().paradec_map_write(self.address, room)
             shelf.keep(room)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the weight, as it is kept."""
-        return DTYPES[self.form]
-
-    def __call__(self, x: Tensor, out: Tensor | None = None, activation: int = 0) -> Tensor:
+    def __call__(
+        self, x: np.ndarray, out: np.ndarray | None = None, activation: int = 0
+    ) -> np.ndarray:
         """Map the last dimension, which lies densely; the same is true of ``out``, if given.
 
         Args:
-            x: ...×I, rows at one distance.
-            out: ...×O, rows at one distance.
+            x: ...×I, rows at one distance, in fp32.
+            out: ...×O, rows at one distance, in fp32.
             activation: csrc's ``Activation``.
         """
         if out is None:
-            x = x.contiguous()
-            out = torch.empty(*x.shape[:-1], self.outputs)
+            x = np.ascontiguousarray(x, np.float32)
+            out = np.empty((*x.shape[:-1], self.outputs), np.float32)
         check(
             library().paradec_map(
                 self.address,
-                x.data_ptr(),
-                x.stride(-2),
-                x.shape[:-1].numel(),
-                out.data_ptr(),
-                out.stride(-2),
+                address_of(x),
+                x.strides[-2] // x.itemsize,
+                x.size // x.shape[-1],
+                address_of(out),
+                out.strides[-2] // out.itemsize,
                 activation,
-                torch.get_num_threads(),
+                num_threads(),
             )
         )
         return out
@@ -101,11 +85,12 @@ class NativeHeads:
         self.count = len(heads.learned)
         self.first = heads.block_size - self.count  # 1 if head 0 is the identity
         self.seen = heads.seen
-        self.activation = ACTIVATIONS[heads.activation]
-        self.inner = NativeMap(heads.inner.weight, heads.inner.bias, form)
+        self.activation = ACTIVATIONS[str(activation_name(heads.activation))]
+        self.inner = NativeMap(plain(heads.inner.weight), plain(heads.inner.bias), form)
         # One map of all hidden units, or one a head of its own.
-        outer = [heads.outer.flatten(0, 1)] if heads.is_dense else list(heads.outer)
-        biases = [heads.bias.flatten()] if heads.is_dense else list(heads.bias)
+        outer, biases = plain(heads.outer), plain(heads.bias)
+        if heads.is_dense:
+            outer, biases = outer.reshape(1, -1, outer.shape[2]), biases.reshape(1, -1)
         self.outer = [NativeMap(w, b, form) for w, b in zip(outer, biases, strict=True)]
         self._outer = (ctypes.c_void_p * len(self.outer))(*(map.address for map in self.outer))
         #: As the native loop reads them, for as long as this lives.
@@ -120,19 +105,22 @@ class NativeHeads:
         )
 
     def __call__(
-        self, states: Tensor, heads: Sequence[int], following: Tensor | None = None
-    ) -> Tensor:
+        self, states: np.ndarray, heads: Sequence[int], following: np.ndarray | None = None
+    ) -> np.ndarray:
         """Compute the outputs of learned heads in a row, B×D -> B×N×D; see BlockHeads."""
-        inputs = states if following is None else torch.cat((states, following), dim=1)
-        hidden = self.inner(inputs, activation=self.activation)  # B×W
-        outputs = torch.empty(len(states), self.count, states.size(1))
-        parts = [(hidden, outputs.flatten(1))]
+        states = np.asarray(states)
+        parts = [states] if following is None else [states, np.asarray(following)]
+        hidden = self.inner(np.concatenate(parts, axis=1), activation=self.activation)  # B×W
+        outputs = np.empty((len(states), self.count, states.shape[1]), np.float32)
+        pairs = [(hidden, outputs.reshape(len(states), -1))]
         if len(self.outer) > 1:
-            parts = list(zip(hidden.chunk(self.count, dim=1), outputs.unbind(1), strict=True))
-        for outer, (x, y) in zip(self.outer, parts, strict=True):
+            each = np.split(hidden, self.count, axis=1)
+            pairs = [(x, outputs[:, head]) for head, x in enumerate(each)]
+        for outer, (x, y) in zip(self.outer, pairs, strict=True):
             outer(x, y)
         outputs = outputs[:, heads[0] - self.first : heads[-1] + 1 - self.first]
-        return outputs.add_(states[:, None])
+        outputs += states[:, None]
+        return outputs
 
 
 class NativeStack:
@@ -153,17 +141,17 @@ class NativeStack:
 
     def __init__(
         self,
-        layers: Sequence[EncoderLayer | DecoderLayer],
-        embedding: Tensor,
+        layers: Sequence[Any],
+        embedding: Any,
         scale: float,
-        positions: Tensor | None,
-        embedding_norm: Norm | None,
-        final_norm: Norm | None,
+        positions: Any,
+        embedding_norm: Any,
+        final_norm: Any,
         form: str,
         shelf: Shelf | None = None,
     ) -> None:
         self.form, self.shelf = form, shelf
-        self.dim, self.heads = embedding.size(1), layers[0].attention.heads
+        self.dim, self.heads = embedding.shape[1], layers[0].attention.heads
         self.own_size = self.dim // self.heads
         lanes = library().paradec_lanes()
         self.lanes = lanes
@@ -176,12 +164,12 @@ class NativeStack:
         if self.address is None:
             raise MemoryError("no room for packed weights")
         weakref.finalize(self, library().paradec_stack_free, self.address).atexit = False
-        self._vectors = vectors = _plain(embedding)  # the library reads them in place
-        table = None if positions is None else _plain(positions)
+        self._vectors = vectors = plain(embedding)  # the library reads them in place
+        table = None if positions is None else plain(positions)
         check(
             library().paradec_stack_tables(
                 self.address,
-                vectors.data_ptr(),
+                address_of(vectors),
                 len(vectors),
                 scale,
                 address_of(table),
@@ -194,18 +182,18 @@ class NativeStack:
             if norm is not None:
                 self._norm(-1, which, norm)
 
-    def _add(self, index: int, layer: EncoderLayer | DecoderLayer) -> None:
+    def _add(self, index: int, layer: Any) -> None:
         """Pack one layer."""
         # Gathered plainly, all maps are Linear.
         attention: Any = layer.attention
         feed: Any = layer.feed_forward
         qkv = attention.qkv
-        parts = [self.pad_heads(w) for w in qkv.weight.chunk(3)]
-        biases = [self.pad_heads(b) for b in qkv.bias.chunk(3)]
-        self._map(index, MapOf.QKV, torch.cat(parts), torch.cat(biases))
+        parts = [self.pad_heads(w) for w in np.split(plain(qkv.weight), 3)]
+        biases = [self.pad_heads(b) for b in np.split(plain(qkv.bias), 3)]
+        self._map(index, MapOf.QKV, np.concatenate(parts), np.concatenate(biases))
         self._map(index, MapOf.SELF_OUT, self._pad_inputs(attention.out.weight), attention.out.bias)
         self._norm(index, NormOf.SELF, attention.norm)
-        if isinstance(layer, DecoderLayer):
+        if hasattr(layer, "source"):
             source: Any = layer.source
             query = self.pad_heads(source.query.weight), self.pad_heads(source.query.bias)
             self._map(index, MapOf.CROSS_QUERY, *query)
@@ -215,59 +203,66 @@ class NativeStack:
         self._map(index, MapOf.FEED_IN, feed.fc1.weight, feed.fc1.bias)
         self._map(index, MapOf.FEED_OUT, feed.fc2.weight, feed.fc2.bias)
         self._norm(index, NormOf.FEED, feed.norm)
-        library().paradec_stack_layer(
-            self.address, index, attention.pre_norm, ACTIVATIONS[feed.activation]
-        )
+        activation = ACTIVATIONS[str(activation_name(feed.activation))]
+        library().paradec_stack_layer(self.address, index, attention.pre_norm, activation)
 
-    def pad_heads(self, x: Tensor) -> Tensor:
+    def pad_heads(self, x: Any) -> np.ndarray:
         """Pad the outputs of each head: (H·Dh)×... -> (H·Dp)×..."""
-        x = x.view(self.heads, self.own_size, -1)
-        padded = F.pad(x, (0, 0, 0, self.head_size - self.own_size))
+        x = plain(x).reshape(self.heads, self.own_size, -1)
+        padded = np.zeros((self.heads, self.head_size, x.shape[2]), np.float32)
+        padded[:, : self.own_size] = x
         return padded.reshape(self.heads * self.head_size, -1)
 
-    def _pad_inputs(self, weight: Tensor) -> Tensor:
+    def _pad_inputs(self, weight: Any) -> np.ndarray:
         """Pad the inputs of each head: D×(H·Dh) -> D×(H·Dp)."""
-        x = weight.view(-1, self.heads, self.own_size)
-        return F.pad(x, (0, self.head_size - self.own_size)).flatten(1)
+        x = plain(weight).reshape(-1, self.heads, self.own_size)
+        padded = np.zeros((len(x), self.heads, self.head_size), np.float32)
+        padded[:, :, : self.own_size] = x
+        return padded.reshape(len(x), -1)
 
-    def _map(self, layer: int, which: MapOf, weight: Tensor, bias: Tensor) -> None:
+    def _map(self, layer: int, which: MapOf, weight: Any, bias: Any) -> None:
         where, shape = (self.address, layer, which), (*weight.shape, FORMS[self.form])
         if self.shelf is not None and self.shelf.reads:
             library().paradec_stack_map_at(*where, self.shelf.place(*weight.shape), *shape)
             return
-        weight, bias = _plain(weight), _plain(bias)
-        check(library().paradec_stack_map(*where, weight.data_ptr(), bias.data_ptr(), *shape))
+        weight, bias = plain(weight), plain(bias)
+        check(library().paradec_stack_map(*where, address_of(weight), address_of(bias), *shape))
         if self.shelf is not None:
             room = self.shelf.room(*weight.shape)
             library().paradec_stack_map_write(*where, room)
             self.shelf.keep(room)
 
-    def _norm(self, layer: int, which: NormOf | NormOfStack, norm: Norm) -> None:
-        weight, bias = _plain(norm.weight), _plain(norm.bias)
+    def _norm(self, layer: int, which: NormOf | NormOfStack, norm: Any) -> None:
+        weight, bias = plain(norm.weight), plain(norm.bias)
         check(
             library().paradec_stack_norm(
-                self.address, layer, which, weight.data_ptr(), bias.data_ptr(), norm.eps
+                self.address, layer, which, address_of(weight), address_of(bias), norm.eps
             )
         )
 
 
-def why_not(layers: Sequence[EncoderLayer | DecoderLayer]) -> str | None:
+def why_not(layers: Sequence[Any]) -> str | None:
     """Say why native passes do not know these layers, or return None."""
     if not layers:
         return "it has no layers"
     for layer in layers:
-        if layer.feed_forward.activation not in ACTIVATIONS:
+        if activation_name(layer.feed_forward.activation) not in ACTIVATIONS:
             return "its activation has no native form"
     return None
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    return tensor.detach().float().contiguous()
+def plain(weight: Any) -> np.ndarray:
+    """Return a weight in fp32, its numbers one behind the other."""
+    if hasattr(weight, "detach"):  # torch's
+        if weight.is_meta:  # packed in a file: only its size is asked for
+            return np.broadcast_to(np.float32(0), tuple(weight.shape))
+        weight = weight.detach()
+    return np.ascontiguousarray(weight, np.float32)
 
 
-def address_of(tensor: Tensor | None) -> int | None:
-    """Return where a tensor's numbers lie; None: there is no tensor."""
-    return None if tensor is None else tensor.data_ptr()
+def address_of(array: np.ndarray | None) -> int | None:
+    """Return where an array's numbers lie; None: there is no array."""
+    return None if array is None else array.ctypes.data
 
 
 def check(status: int) -> None:

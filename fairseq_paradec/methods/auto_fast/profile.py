@@ -19,6 +19,7 @@ import torch
 from ...decoding.provenance import processor
 from ...errors import option_error
 from ...files import replacing
+from ...threads import num_threads
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def this_machine(device: torch.device) -> dict[str, Any]:
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": num_threads(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if cuda else device.type,
     }

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerDecoder, base_architecture
@@ -104,7 +105,9 @@ class SlotPositions(nn.Module):
         """
         rows = self.rows
         if self.learned is not None:
-            index = self.order.positions(self.max_positions)
+            index = np.arange(self.max_positions)
+            if self.order.directions != 2:  # one vector a slot serves signed positions, too
+                index = self.order.positions(self.max_positions)
             rows = self.learned(torch.from_numpy(index).to(rows.device))
         elif rows.size(0) < size:
             length = max(256, 2 * rows.size(0), size)

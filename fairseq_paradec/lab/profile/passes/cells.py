@@ -143,8 +143,8 @@ def product_call(engine: str, dtype: str, size: int) -> Call | None:
     """Return a product of two square matrices; None if the engine has none in this dtype here."""
     left, right = torch.rand(2, size, size)
     if engine == NATIVE:
-        linear = NativeMap(left, None, dtype) if dtype in FORMS else None
-        return None if linear is None else lambda: linear(right)
+        linear = NativeMap(left.numpy(), None, dtype) if dtype in FORMS else None
+        return None if linear is None else partial(linear, right.numpy())
     if dtype == "int8":
         first, second = ((100 * matrix).to(torch.int8) for matrix in (left, right))
 

@@ -13,9 +13,8 @@ from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor, nn
 
 from ....engine.decoder_pass import embed
-from ....engine.encoder import LeanEncoder
+from ....engine.known import is_stock_encoder
 from ....engine.masks import attention_bias
-from ....engine.native.packing import NativeEncoder
 from ....errors import option_error
 
 # The pieces, in the order of a pass.
@@ -136,10 +135,10 @@ def decoder_pieces(
         For each of PIECES ``name``, ``weights`` (their number), ``bytes``, ``cache_bytes`` (of keys
         and values), ``flops`` and ``dtype`` (of its products).
     """
-    decoder, batch = scorer.decoder, scorer.cache.keys.size(1)
-    kept = scorer.projection.linear.dtype
+    decoder, batch = scorer.decoder, len(scorer.cache.lengths)
+    kept = _kept(scorer.projection.linear)
     dim, embedded = decoder.layers[0].embed_dim, decoder.embed_tokens.embedding_dim
-    pieces, rows = Pieces(scorer.cache.keys.dtype), batch * width
+    pieces, rows = Pieces(_of_states(scorer)), batch * width
     # 1. The embedding, and its projection.
     pieces.numbers("embedding", rows * embedded)
     if decoder.embed_positions is not None:
@@ -176,12 +175,12 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
         own_encoder: False: count the keys only, for a drafter on the verifier's encoder.
     """
     decoder, encoder = scorer.decoder, scorer.model.encoder
-    batch, kept = scorer.cache.keys.size(1), scorer.projection.linear.dtype
-    pieces, tokens = Pieces(scorer.cache.keys.dtype), batch * source
+    batch, kept = len(scorer.cache.lengths), _kept(scorer.projection.linear)
+    pieces, tokens = Pieces(_of_states(scorer)), batch * source
     if own_encoder:
         dim = encoder.embed_tokens.embedding_dim
         pieces.numbers("encoder", tokens * dim * (1 + (encoder.embed_positions is not None)))
-        own = any(isinstance(v, LeanEncoder | NativeEncoder) for v in vars(scorer).values())
+        own = is_stock_encoder(encoder)
         for layer in encoder.layers.children():
             linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
             pieces.modules("encoder", *linears, tokens=tokens, dtype=kept if own else None)
@@ -202,8 +201,8 @@ def heads_pieces(scorer: Any, heads: Any, drafts: Any) -> list[dict[str, Any]]:
         heads: BlockHeads, all learned but the first.
         drafts: the Projection of their states.
     """
-    batch, states = scorer.cache.keys.size(1), scorer.cache.keys.dtype
-    pieces, kept = Pieces(states), drafts.linear.dtype
+    batch, states = len(scorer.cache.lengths), _of_states(scorer)
+    pieces, kept = Pieces(states), _kept(drafts.linear)
     own = kept if scorer.native else states
     pieces.modules("heads", heads.inner, tokens=batch, dtype=own)
     pieces.numbers("heads", heads.bias.numel())
@@ -212,6 +211,18 @@ def heads_pieces(scorer: Any, heads: Any, drafts: Any) -> list[dict[str, Any]]:
     projection = scorer.decoder.output_projection
     pieces.modules("projection", projection, tokens=drafted, dtype=kept)
     return [*pieces.by_name.values()]
+
+
+def _of_states(scorer: Any) -> torch.dtype:
+    """Return the dtype of cached keys and of states."""
+    dtype: torch.dtype = torch.float32 if scorer.native else scorer.cache.keys.dtype
+    return dtype
+
+
+def _kept(linear: Any) -> torch.dtype:
+    """Return the dtype of a linear map's weight, as it is kept."""
+    form = getattr(linear, "form", None)  # of native ones
+    return linear.dtype if form is None else DTYPES.get(form, torch.int8)
 
 
 def piece_calls(scorer: Any, tokens: Tensor) -> dict[str, Call]:

@@ -1,0 +1,275 @@
+"""What a model is: sizes, norms, positions, ties, and what it adds to a plain Transformer.
+
+The names of weights are fairseq's, so that a checkpoint's and a live module's are the same.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .dictionary import BOS, EOS
+
+#: Rows of position tables before the first token's: fairseq counts positions from here on.
+FIRST_POSITION = 2
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of an encoder or a decoder, and what surrounds them.
+
+    Attributes:
+        count: L.
+        dim: D, of states and of embeddings.
+        feed_forward: hidden units.
+        heads: of attention.
+        pre_norm: norms come before sublayers, not after the residual.
+        activation: fairseq's name of it.
+        scale: of embeddings.
+        positions: ``learned``, ``sinusoidal``, or None.
+        most: positions at most; a longer text is refused.
+        embedding_norm: whether a norm follows embeddings and positions.
+        final_norm: whether a norm follows the last layer.
+    """
+
+    count: int
+    dim: int
+    feed_forward: int
+    heads: int
+    pre_norm: bool
+    activation: str
+    scale: float
+    positions: str | None
+    most: int
+    embedding_norm: bool
+    final_norm: bool
+
+
+@dataclass(frozen=True)
+class Block:
+    """A decoder that fills blocks of masks (block_nat).
+
+    Attributes:
+        size: K in training.
+        is_random: whether it was drawn from 1 to K.
+        attention: ``bidirectional`` or ``prefix_causal``.
+        soft_copy: masks get averages of source embeddings.
+    """
+
+    size: int
+    is_random: bool
+    attention: str
+    soft_copy: bool
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Prediction heads on a decoder's states.
+
+    Attributes:
+        size: k tokens predicted from a state.
+        hidden: units of each learned head.
+        is_dense: each output reads the hidden units of all heads.
+        first: head 0 is learned; else it is the identity.
+        seen: the dimension of the embedding that heads see beside the state, or 0.
+        activation: fairseq's name of it.
+    """
+
+    size: int
+    hidden: int
+    is_dense: bool
+    first: bool
+    seen: int
+    activation: str
+
+    @property
+    def learned(self) -> int:
+        """How many heads are learned."""
+        return self.size if self.first else self.size - 1
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Positions of a decoder that writes in an order of its own, with parameters of their own.
+
+    Attributes:
+        directions: how many have an embedding; 0: none.
+        starts: ``tokens``, ``zero`` or ``learned``: what the first step reads.
+        step: how many tokens it has.
+    """
+
+    directions: int
+    starts: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a model's weights mean.
+
+    Attributes:
+        kind: of ``settings.KINDS``: what class of fairseq's or this package's has these weights.
+        encoder: None: the encoder is none that this record describes.
+        decoder: its layers.
+        source_words: of the source vocabulary.
+        target_words: of the target vocabulary.
+        output_dim: what the projection reads; states are mapped to it if it is not their size.
+        shared: ``all``: source, target and output vectors are the same; ``output``: the last two.
+        output_bias: whether the projection has a bias.
+        cutoffs: of an adaptive softmax, the last is the vocabulary's size; (): a linear projection.
+        factor: by which an adaptive softmax narrows.
+        order: options of the target's order that are not left to right, by name.
+        slots: positions that the order needs, or None: the decoder's.
+        block: or None.
+        heads: or None.
+        shares_encoder: the encoder is the verifier's.
+        first_target_token: the word that outputs begin with, or None.
+    """
+
+    kind: str
+    encoder: Layers | None
+    decoder: Layers
+    source_words: int
+    target_words: int
+    output_dim: int
+    shared: str | None = None
+    output_bias: bool = False
+    cutoffs: tuple[int, ...] = ()
+    factor: float = 4.0
+    order: dict[str, Any] = field(default_factory=dict)
+    slots: Slots | None = None
+    block: Block | None = None
+    heads: Heads | None = None
+    shares_encoder: bool = False
+    first_target_token: str | None = None
+
+    @property
+    def tokens_per_step(self) -> int:
+        """How many tokens the decoder writes in a step."""
+        if self.order.get("alternate_ends"):
+            return 1
+        step: int = self.order.get("directions", 1) * self.order.get("tokens_per_direction", 1)
+        return step
+
+    def slot_positions(self, width: int) -> np.ndarray:
+        """Return the numbers of an order's first positions; see ``TargetOrder.positions``.
+
+        Those that count slots begin at 0 in learned tables, and at fairseq's first in sinusoids.
+        """
+        h, t = self.order.get("directions", 1), np.arange(width)
+        pairs, plain = self.order.get("double_token"), self.order.get("vanilla_positions")
+        is_learned = self.decoder.positions == "learned"
+        if h == 1 or pairs or plain or (is_learned and h == 2):
+            return t if is_learned else t + FIRST_POSITION
+        return t // h if h > 2 else (t // 2 + 1) * (1 - 2 * (t % 2))
+
+    def start_symbols(self) -> list[int]:
+        """Return the inputs of the first step; see ``TargetOrder.start``."""
+        return [BOS, EOS] if self.order.get("double_token") else [EOS] * self.tokens_per_step
+
+    def ties(self) -> dict[str, str]:
+        """Return names that stand for another name's weight."""
+        source, target = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+        output = "decoder.output_projection.weight"
+        ties = {target: source} if self.shared == "all" else {}
+        if self.shared and not self.cutoffs:
+            ties[output] = ties.get(target, target)
+        return ties
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each weight, by its name; those of ties come once."""
+        decoder, shapes = self.decoder, dict[str, tuple[int, ...]]()
+        if self.encoder is not None:
+            shapes |= _layers("encoder", self.encoder, self.source_words, None)
+            shapes |= _positions("encoder", self.encoder)
+        width = decoder.dim if self.encoder is None else self.encoder.dim
+        shapes |= _layers("decoder", decoder, self.target_words, width)
+        if self.output_dim != decoder.dim:
+            shapes["decoder.project_out_dim.weight"] = self.output_dim, decoder.dim
+        if self.cutoffs:
+            shapes |= self._adaptive()
+        else:
+            shapes["decoder.output_projection.weight"] = self.target_words, self.output_dim
+        if self.output_bias:
+            shapes["decoder.output_projection.bias"] = (self.target_words,)
+        if self.slots is None:
+            shapes |= _positions("decoder", decoder)
+        else:
+            shapes |= self._slots(self.slots)
+        if self.block is not None:
+            shapes["decoder.mask_vector"] = (decoder.dim,)
+            if self.block.soft_copy:
+                shapes["decoder.copy_sharpness"] = (1,)
+        if self.heads is not None:
+            shapes |= self._heads(self.heads)
+        return {name: shape for name, shape in shapes.items() if name not in self.ties()}
+
+    def _slots(self, slots: Slots) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a step's positions."""
+        name, dim = "decoder.embed_positions", self.decoder.dim
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.decoder.positions == "learned":
+            shapes[f"{name}.learned.weight"] = self.decoder.most, dim
+        if slots.directions:
+            shapes[f"{name}.directions.weight"] = slots.directions, dim
+        if slots.starts == "learned":
+            shapes[f"{name}.starts"] = slots.step, dim
+        return shapes
+
+    def _heads(self, heads: Heads) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of prediction heads."""
+        dim, units = self.output_dim, heads.learned * heads.hidden
+        return {
+            "decoder.heads.inner.weight": (units, dim + heads.seen),
+            "decoder.heads.inner.bias": (units,),
+            "decoder.heads.outer": (heads.learned, dim, units if heads.is_dense else heads.hidden),
+            "decoder.heads.bias": (heads.learned, dim),
+        }
+
+    def _adaptive(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of an adaptive softmax."""
+        name, dim, cuts = "decoder.adaptive_softmax", self.output_dim, self.cutoffs
+        shapes: dict[str, tuple[int, ...]] = {f"{name}.head.weight": (cuts[0] + len(cuts) - 1, dim)}
+        for band, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+            narrow = int(dim // self.factor ** (band + 1))
+            shapes[f"{name}.tail.{band}.0.weight"] = narrow, dim
+            shapes[f"{name}.tail.{band}.2.weight"] = end - start, narrow
+        return shapes
+
+
+def _positions(side: str, layers: Layers) -> dict[str, tuple[int, ...]]:
+    """Return the shape of learned positions."""
+    if layers.positions != "learned":
+        return {}
+    return {f"{side}.embed_positions.weight": (layers.most + FIRST_POSITION, layers.dim)}
+
+
+def _layers(
+    side: str, layers: Layers, words: int, source: int | None
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an encoder, or of a decoder that reads states of width ``source``."""
+    dim, units = layers.dim, layers.feed_forward
+    shapes: dict[str, tuple[int, ...]] = {f"{side}.embed_tokens.weight": (words, dim)}
+    norms = ["self_attn_layer_norm", "final_layer_norm"]
+    maps = {f"self_attn.{part}_proj": (dim, dim) for part in ("q", "k", "v", "out")}
+    maps |= {"fc1": (units, dim), "fc2": (dim, units)}
+    if source is not None:
+        norms.append("encoder_attn_layer_norm")
+        maps |= {f"encoder_attn.{part}_proj": (dim, dim) for part in ("q", "out")}
+        maps |= {f"encoder_attn.{part}_proj": (dim, source) for part in ("k", "v")}
+    for index in range(layers.count):
+        for name, shape in maps.items():
+            shapes[f"{side}.layers.{index}.{name}.weight"] = shape
+            shapes[f"{side}.layers.{index}.{name}.bias"] = shape[:1]
+        for name in norms:
+            shapes |= _norm(f"{side}.layers.{index}.{name}", dim)
+    if layers.embedding_norm:
+        shapes |= _norm(f"{side}.layernorm_embedding", dim)
+    if layers.final_norm:
+        shapes |= _norm(f"{side}.layer_norm", dim)
+    return shapes
+
+
+def _norm(name: str, dim: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a norm."""
+    return {f"{name}.weight": (dim,), f"{name}.bias": (dim,)}

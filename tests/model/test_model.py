@@ -1,0 +1,357 @@
+"""Models without torch: their weights are the modules', bit for bit; hostile files are a line."""
+
+import argparse
+import functools
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from support import builders
+from support.builders import SMALL, VARIANTS, tiny_model, tiny_task
+from support.commands import DEMO, ROOT
+from support.fuzzing import Change, changes, in_a_child, spoil
+
+from fairseq_paradec.decoding.provenance import weights_hash
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.model.dictionary import Dictionary
+from fairseq_paradec.model.model import Model
+from fairseq_paradec.model.settings import KINDS, ORDERS
+from fairseq_paradec.plugin.models.heads import load_heads
+from fairseq_paradec.plugin.models.reordered_transformer import PRESETS
+from fairseq_paradec.plugin.tasks.drafters import Drafters
+from fairseq_paradec.target_order import TargetOrder
+
+FOLDERS = [DEMO, ROOT / "data-bin" / "demo-small.en-de"]
+WORDS, BIAS = "decoder.embed_tokens.weight", "encoder.layers.0.fc1.bias"
+#: Variants that the record does not describe, and what the message names.
+OTHERS = {"quant_noise": "quant_noise_pq"}
+
+
+def words(task: Any) -> tuple[Dictionary, Dictionary]:
+    """A task's dictionaries, as the core has them."""
+    pair = []
+    for theirs in (task.source_dictionary, task.target_dictionary):
+        own = Dictionary()
+        for symbol in theirs.symbols[len(own) :]:
+            own.add(symbol)
+        pair.append(own)
+    return pair[0], pair[1]
+
+
+def compare(model: Model, module: torch.nn.Module) -> None:
+    """Check that a model has a module's weights, under the same names, and its hash."""
+    theirs = {name: p.detach().numpy() for name, p in module.named_parameters()}
+    own = {
+        name.removeprefix("decoder.heads.") if len(theirs) < 5 else name: weight
+        for name, weight in model.weights.items()
+    }
+    assert sorted(own) == sorted(theirs)
+    for name, weight in own.items():
+        assert weight.dtype == np.float32 and weight.shape == theirs[name].shape
+        assert weight.tobytes() == theirs[name].tobytes(), name
+    assert model.hash == weights_hash(module)
+
+
+@functools.cache
+def demo(folder: Path) -> tuple[Any, Any, Model]:
+    """A folder's task, its module, and its model."""
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(folder / "model.pt")], arg_overrides={"data": str(folder)}
+    )
+    own = Dictionary.read(folder / "dict.en.txt"), Dictionary.read(folder / "dict.de.txt")
+    return task, models[0].float(), Model.read(folder / "model.pt", *own)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for f in FOLDERS for p in sorted(f.glob("*.pt"))],
+    ids=lambda p: "-".join(p.parts[-2:]),
+)
+def test_committed_checkpoints_are_the_modules(path: Path) -> None:
+    task, verifier, base = demo(path.parent)
+    assert base.source is not None and base.target is not None
+    model = Model.read(path, base.source, base.target, base)
+    if path.stem == "heads":
+        compare(model, load_heads(str(path), verifier))
+    elif path.stem in ("assistant", "drafter"):
+        kind = "block_nat" if path.stem == "drafter" else "transformer"
+        compare(model, Drafters(task).load(str(path), kind, [verifier]))
+    else:
+        models, _, _ = checkpoint_utils.load_model_ensemble_and_task(
+            [str(path)], arg_overrides={"data": str(path.parent)}
+        )
+        compare(model, models[0].float())
+
+
+def read(task: Any, model: Any, arch: str, path: Path, old: bool = False) -> Model:
+    """Save a model as fairseq-train does, and read it."""
+    builders.save_drafter(task, model, path, arch)
+    if old:
+        state = torch.load(path, weights_only=True)
+        args = argparse.Namespace(**vars(state["cfg"]["model"]))
+        torch.save(state | {"args": args, "cfg": None}, path)
+    return Model.read(path, *words(task))
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in OTHERS])
+def test_every_transformer_is_read(variant: str, tmp_path: Path) -> None:
+    task = builders.task_for(variant)
+    model = tiny_model(task, variant, torch.float32)
+    for old in (False, True):
+        own = read(task, model, VARIANTS[variant][0], tmp_path / "x.pt", old)
+        compare(own, model)
+        assert own.max_source_positions() == model.encoder.max_positions()
+        assert own.max_target_positions() == model.decoder.max_positions()
+
+
+@pytest.mark.parametrize("options", [{}, {"start_rows": "learned"}, {"start_rows": "zero"}])
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_order_is_read(
+    preset: str, learned: bool, options: Mapping[str, Any], tmp_path: Path
+) -> None:
+    task = tiny_task()
+    model = builders.tiny_reordered(
+        task, f"{preset}_tiny", torch.float32, decoder_learned_pos=learned, **options
+    )
+    own = read(task, model, f"{preset}_tiny", tmp_path / "x.pt")
+    compare(own, model)
+    assert TargetOrder(**own.target_order) == model.target_order
+    assert own.max_target_positions() == model.decoder.max_positions()
+    table = own.positions("decoder")
+    module = model.decoder.embed_positions
+    assert table is not None
+    if hasattr(module, "table"):
+        theirs = module.table(len(table)).detach().numpy()[: len(table)]
+        np.testing.assert_allclose(table, theirs, atol=1e-5)
+
+
+def test_presets_are_the_plugins() -> None:
+    assert list(ORDERS) == list(PRESETS)
+    for name, preset in ORDERS.items():
+        own = {k: v for k, v in PRESETS[name].items() if k != "decoder_learned_pos"}
+        assert own == preset
+
+
+@pytest.mark.parametrize("arch", KINDS)
+def test_every_name_is_one_of_fairseqs(arch: str) -> None:
+    assert arch in ARCH_MODEL_REGISTRY
+
+
+@pytest.mark.parametrize("attention", ["prefix_causal", "bidirectional"])
+@pytest.mark.parametrize("options", [{}, {"soft_copy": True}, {"drafter_positions": "sinusoidal"}])
+@pytest.mark.parametrize("shares", [False, True])
+def test_drafters_of_masks_are_read(
+    attention: str, options: Mapping[str, Any], shares: bool, tmp_path: Path
+) -> None:
+    task = tiny_task()
+    verifier = tiny_model(task, "prenorm", torch.float32) if shares else None
+    model = builders.tiny_drafter(task, attention, torch.float32, verifier=verifier, **options)
+    own = read(task, model, "block_nat", tmp_path / "x.pt")
+    compare(own, model)
+    assert own.shares_encoder == shares and [own.masks(n) for n in (2, 9)] == [6, 9]
+
+
+@pytest.mark.parametrize("variant", ["default", "share_all", "output_dim", "learned_positions"])
+@pytest.mark.parametrize("options", [{}, {"head_layer": "per_head", "train_first_head": True}])
+def test_heads_are_read(variant: str, options: Mapping[str, Any], tmp_path: Path) -> None:
+    task = tiny_task()
+    model = builders.tiny_blockwise(task, variant, torch.float32, **options)
+    own = read(task, model, "blockwise_transformer", tmp_path / "x.pt")
+    compare(own, model)
+    assert own.heads is not None and own.heads.learned == len(model.block_heads.learned)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_imported_models_are_read(biased: bool, tmp_path: Path) -> None:
+    task = tiny_task()
+    args = argparse.Namespace(
+        **SMALL, output_bias=biased, first_target_token="w3", share_decoder_input_output_embed=True
+    )
+    ARCH_CONFIG_REGISTRY["imported_transformer"](args)
+    model = ARCH_MODEL_REGISTRY["imported_transformer"].build_model(args, task)
+    model.flags = args
+    own = read(task, model, "imported_transformer", tmp_path / "x.pt")
+    compare(own, model)
+    assert own.architecture.first_target_token == "w3"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_other_types_become_fp32(dtype: torch.dtype, tmp_path: Path) -> None:
+    task = tiny_task()
+    model = tiny_model(task, dtype=dtype)
+    own = read(task, model, "transformer", tmp_path / "x.pt")
+    compare(own, model.float())
+
+
+def test_older_names_are_read(tmp_path: Path) -> None:
+    """Of fairseq 0.6: projections in one, norms in lists, the output's own name."""
+    task = tiny_task()
+    model = tiny_model(task, "prenorm", torch.float32)
+    new = model.state_dict()
+    old = {"encoder.version": new["encoder.version"], "decoder.version": torch.tensor([2.0])}
+    norms = ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
+    for name, weight in new.items():
+        start, _, last = name.rpartition(".")
+        if ".q_proj" in name:
+            parts = [new[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            old[f"{start.removesuffix('.q_proj')}.in_proj_{last}"] = torch.cat(parts)
+        elif any(norm in name for norm in norms) and name.startswith("decoder."):
+            layer, _, norm = start.rpartition(".")
+            old[f"{layer}.layer_norms.{norms.index(norm)}.{last}"] = weight
+        elif name == "decoder.output_projection.weight":
+            old["decoder.embed_out"] = weight
+        elif ".k_proj" not in name and ".v_proj" not in name and not name.endswith("version"):
+            old[name] = weight
+    path = tmp_path / "x.pt"
+    builders.save_drafter(task, model, path, "transformer", old)
+    compare(Model.read(path, *words(task)), model)
+
+
+def test_older_decoders_have_no_last_norm(tmp_path: Path) -> None:
+    task = tiny_task()
+    model = tiny_model(task, "prenorm", torch.float32)
+    given = model.state_dict() | {"decoder.version": torch.tensor([1.0])}
+    given = {name: w for name, w in given.items() if not name.startswith("decoder.layer_norm.")}
+    builders.save_drafter(task, model, tmp_path / "x.pt", "transformer", given)
+    own = Model.read(tmp_path / "x.pt", *words(task))
+    assert not own.architecture.decoder.final_norm
+    assert own.architecture.encoder is not None and own.architecture.encoder.final_norm
+
+
+def refusal(task: Any, model: Any, path: Path, arch: str = "transformer", **options: Any) -> str:
+    """The line for a checkpoint with other settings."""
+    model.flags = argparse.Namespace(**vars(model.flags) | options)
+    with pytest.raises(UsageError) as caught:
+        read(task, model, arch, path)
+    line = str(caught.value)
+    assert "\n" not in line and ": got " in line and "; allowed: " in line
+    return line.removeprefix(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    "options, start",
+    [
+        ({"cross_self_attention": True}, "cross_self_attention: got True"),
+        ({"scale_heads": True}, "scale_heads: got True"),
+        ({"quant_noise_pq": 0.2}, "quant_noise_pq: got 0.2"),
+        ({"encoder_layers_to_keep": "0,1"}, "encoder_layers_to_keep: got '0,1'"),
+        ({"encoder_layers": "2"}, "encoder_layers: got '2'"),
+        ({"encoder_layers": 1 << 40}, "encoder_layers: got 1099511627776"),
+        ({"decoder_attention_heads": 5}, "decoder_attention_heads: got 5; allowed: a divisor of"),
+        ({"decoder_embed_dim": 1 << 62}, "decoder_embed_dim: got 4611686018427387904"),
+        ({"max_target_positions": 1e9}, "max_target_positions: got 1000000000.0"),
+        ({"activation_fn": "sin"}, "activation_fn: got 'sin'"),
+        ({"adaptive_softmax_cutoff": "__import__('os')"}, "adaptive_softmax_cutoff: got"),
+        ({"adaptive_softmax_cutoff": [20, 12]}, "adaptive_softmax_cutoff: got [20, 12]"),
+        ({"decoder_layers": 3}, "decoder.layers.2.self_attn.q_proj.weight: got none"),
+        ({"encoder_ffn_embed_dim": 33}, "encoder.layers.0.fc1.weight: got (32, 16)"),
+        ({"encoder_normalize_before": True}, "encoder.layer_norm.weight: got none"),
+    ],
+)
+def test_settings_of_no_use_are_a_line(
+    options: Mapping[str, Any], start: str, tmp_path: Path
+) -> None:
+    task = tiny_task()
+    line = refusal(task, tiny_model(task), tmp_path / "x.pt", **options)
+    assert line.startswith(start)
+
+
+def test_other_names_are_a_line(tmp_path: Path) -> None:
+    task = tiny_task()
+    assert refusal(task, tiny_model(task), tmp_path / "x.pt", "lstm").startswith("arch: got 'lstm'")
+
+
+@pytest.mark.parametrize(
+    "name, weight, start",
+    [
+        ("decoder.other", torch.zeros(2), "got 'decoder.other'"),
+        (
+            "decoder.embed_tokens.weight",
+            torch.zeros(39, 16),
+            "decoder.embed_tokens.weight: got (39",
+        ),
+        (
+            "encoder.layers.0.fc1.bias",
+            torch.zeros(32).int(),
+            "encoder.layers.0.fc1.bias: got int32",
+        ),
+        ("encoder.layers.0.fc1.bias", "x", "encoder.layers.0.fc1.bias: got str"),
+        (7, torch.zeros(2), "got a weight named 7"),
+    ],
+)
+def test_weights_of_no_use_are_a_line(name: Any, weight: Any, start: str, tmp_path: Path) -> None:
+    task, path = tiny_task(), tmp_path / "x.pt"
+    model = tiny_model(task)
+    given = model.state_dict() | {name: weight}
+    builders.save_drafter(task, model, path, "transformer", given)
+    with pytest.raises(UsageError) as caught:
+        Model.read(path, *words(task))
+    line = str(caught.value)
+    assert line.startswith(f"{path}: {start}") and "\n" not in line and "; allowed: " in line
+
+
+def test_a_drafter_of_another_base_is_a_line() -> None:
+    _, _, base = demo(DEMO)
+    assert base.source is not None and base.target is not None
+    own = demo(FOLDERS[1])[2]
+    path = FOLDERS[1] / "assistant.pt"
+    assert own.source is not None and own.target is not None
+    for wrong in (None, base):
+        with pytest.raises(UsageError, match="got weights without their base; allowed: it beside"):
+            Model.read(path, own.source, own.target, wrong)
+
+
+@pytest.mark.parametrize("part", ["file", "pickle"])
+@pytest.mark.parametrize("examples", [100, pytest.param(3000, marks=pytest.mark.slow)])
+def test_a_spoilt_checkpoint_is_a_model_or_a_line(part: str, examples: int, tmp_path: Path) -> None:
+    task, path = tiny_task(), tmp_path / "x.pt"
+    model = tiny_model(task, "adaptive_softmax", torch.float16)
+    builders.save_drafter(task, model, path)
+    state = torch.load(path, weights_only=True)
+    flags = {**vars(state["cfg"]["model"]), "arch": "transformer"}
+    torch.save({"cfg": {"model": flags}, "model": state["model"]}, path)
+    whole, pair = path.read_bytes(), words(task)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    outcomes = {"read": 0, "refused": 0}
+
+    def spoilt(given: list[Change]) -> None:
+        if part == "file":
+            path.write_bytes(spoil(whole, given))
+        else:
+            with zipfile.ZipFile(path, "w") as archive:
+                for name, content in members.items():
+                    changed = spoil(content, given) if name.endswith("/data.pkl") else content
+                    archive.writestr(name, changed)
+        try:
+            own = Model.read(path, *pair)
+        except UsageError as error:
+            line = str(error)
+            assert line.startswith(f"{path}: ") and "\n" not in line and len(line) < 1000
+            outcomes["refused"] += 1
+            return
+        assert {n: w.shape for n, w in own.weights.items()} == own.architecture.shapes()
+        outcomes["read"] += 1
+
+    def work() -> dict[str, int]:
+        settings = hypothesis.settings(
+            max_examples=examples,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        settings(hypothesis.given(changes(is_json=False))(spoilt))()
+        return outcomes
+
+    result = in_a_child(work, 120)
+    assert isinstance(result, dict), result
+    assert min(result.values()) > 0, result
