@@ -10,6 +10,8 @@ import numpy as np
 
 from .dictionary import BOS, EOS
 
+#: What fairseq's norms add to a variance.
+NORM_EPSILON = 1e-5
 #: Rows of position tables before the first token's: fairseq counts positions from here on.
 FIRST_POSITION = 2
 
@@ -111,6 +113,7 @@ class Architecture:
         kind: of ``settings.KINDS``: what class of fairseq's or this package's has these weights.
         encoder: None: the encoder is none that this record describes.
         decoder: its layers.
+        source_width: C, of the encoder's states.
         source_words: of the source vocabulary.
         target_words: of the target vocabulary.
         output_dim: what the projection reads; states are mapped to it if it is not their size.
@@ -129,6 +132,7 @@ class Architecture:
     kind: str
     encoder: Layers | None
     decoder: Layers
+    source_width: int
     source_words: int
     target_words: int
     output_dim: int
@@ -182,8 +186,7 @@ class Architecture:
         if self.encoder is not None:
             shapes |= _layers("encoder", self.encoder, self.source_words, None)
             shapes |= _positions("encoder", self.encoder)
-        width = decoder.dim if self.encoder is None else self.encoder.dim
-        shapes |= _layers("decoder", decoder, self.target_words, width)
+        shapes |= _layers("decoder", decoder, self.target_words, self.source_width)
         if self.output_dim != decoder.dim:
             shapes["decoder.project_out_dim.weight"] = self.output_dim, decoder.dim
         if self.cutoffs:

@@ -6,22 +6,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UsageError, shown
 from . import checkpoint
-from .architecture import FIRST_POSITION, Architecture, Heads
+from .architecture import FIRST_POSITION, Architecture, Heads, Layers
 from .dictionary import Dictionary
 from .settings import Vocabularies, architecture_of
 
 #: Weights of fairseq's that are no weights: versions, and what older versions saved of sinusoids.
 _NO_WEIGHTS = ("version", "_float_tensor", "embed_positions.weights")
+#: So many positions are computed at once, in 64 bits.
+_ROWS = 4096
 #: Of which types weights may be.
 _NUMBERS = [checkpoint.DTYPES[name] for name in ("float16", "bfloat16", "float32", "float64")]
 #: Of the names of heads' weights.
 HEADS = "decoder.heads."
+
+
+class HeadWeights(NamedTuple):
+    """Prediction heads on their own."""
+
+    record: Heads
+    weights: Mapping[str, np.ndarray]  # ``inner.weight``, ``inner.bias``, ``outer``, ``bias``
 
 
 class Model:
@@ -47,7 +56,7 @@ class Model:
     ) -> None:
         self.architecture, self.weights = architecture, weights
         self.source, self.target, self.path = source, target, path
-        self._state = state
+        self._state, self._ties = state, architecture.ties()
 
     @classmethod
     def read(
@@ -82,7 +91,31 @@ class Model:
 
     def weight(self, name: str) -> np.ndarray:
         """Return a weight by any of its names."""
-        return self.weights[self.architecture.ties().get(name, name)]
+        return self.weights[self._ties.get(name, name)]
+
+    def layers(self, side: str) -> Layers:
+        """Return the layers of ``encoder`` or ``decoder``, which it has."""
+        if side == "decoder":
+            return self.architecture.decoder
+        assert self.architecture.encoder is not None
+        return self.architecture.encoder
+
+    def embeddings(self, side: str) -> tuple[np.ndarray, float]:
+        """Return the vectors of a side's words, and their scale; a mask follows the words."""
+        words, scale = self.weight(f"{side}.embed_tokens.weight"), self.layers(side).scale
+        if side == "encoder" or self.architecture.block is None:
+            return words, scale
+        mask = self.weight("decoder.mask_vector")
+        return np.concatenate((np.float32(scale) * words, mask[None])), 1.0
+
+    def source_width(self) -> int:
+        """Return the width of an encoder's states, C."""
+        return self.architecture.source_width
+
+    @property
+    def is_packed_only(self) -> bool:
+        """Whether files of packed maps hold the weights that are not here."""
+        return len(self.weights) < len(self.architecture.shapes())
 
     def state(self) -> Any:
         """Return what is equal as long as no weight changes."""
@@ -102,9 +135,13 @@ class Model:
     # ---- what methods ask ----------------------------------------------------------------------
 
     @property
-    def heads(self) -> Heads | None:
+    def heads(self) -> HeadWeights | None:
         """Its prediction heads, or None."""
-        return self.architecture.heads
+        record = self.architecture.heads
+        if record is None:
+            return None
+        names = ("inner.weight", "inner.bias", "outer", "bias")
+        return HeadWeights(record, {name: self.weight(HEADS + name) for name in names})
 
     def max_source_positions(self) -> int:
         """Return the length of the longest source, with ``</s>``."""
@@ -135,9 +172,8 @@ class Model:
 
     def positions(self, side: str) -> np.ndarray | None:
         """Return the vectors of a side's positions from 0 on, P×D; None: it has none."""
-        architecture = self.architecture
-        layers = architecture.encoder if side == "encoder" else architecture.decoder
-        if layers is None or layers.positions is None:
+        architecture, layers = self.architecture, self.layers(side)
+        if layers.positions is None:
             return None
         if side == "decoder" and architecture.slots is not None:
             return self._slot_positions()
@@ -178,6 +214,9 @@ def sinusoids(positions: np.ndarray, dim: int) -> np.ndarray:
     They are those of fp32 angles, rounded correctly; torch's differ in the last bit by processor.
     """
     half = dim // 2
+    if len(positions) > _ROWS:
+        starts = range(0, len(positions), _ROWS)
+        return np.concatenate([sinusoids(positions[n : n + _ROWS], dim) for n in starts])
     step = np.float32(-(math.log(10000) / max(half - 1, 1)))
     scale = np.exp((np.arange(half, dtype=np.float32) * step).astype(np.float64))
     angles = positions.astype(np.float32)[:, None] * scale.astype(np.float32)

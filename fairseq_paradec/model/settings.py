@@ -140,6 +140,7 @@ def architecture_of(part: Any, words: Vocabularies) -> Architecture:
     if kind in ("block_nat", "shallow") and theirs is not None:
         encoder = _layers(Settings(theirs), "encoder", name, False)
     order, slots = _order(own, name, decoder) if kind == "reordered" else ({}, None)
+    cutoffs = _cutoffs(own.get("adaptive_softmax_cutoff"), words.target)
     shared = None
     if own.flag("share_decoder_input_output_embed"):
         shared = "output"
@@ -147,12 +148,14 @@ def architecture_of(part: Any, words: Vocabularies) -> Architecture:
         shared = "all"
     if own.flag("share_verifier_encoder") or own.flag("freeze_encoder"):
         shared = "output"  # so that an embedding in training is none of the frozen encoder's
+    if cutoffs and shared == "output":
+        shared = None  # an adaptive softmax has vectors of its own
     width = own.number("decoder_output_dim", decoder.dim)
-    cutoffs = _cutoffs(own.get("adaptive_softmax_cutoff"), words.target)
     return Architecture(
         kind=kind,
         encoder=encoder,
         decoder=decoder,
+        source_width=encoder.dim,
         source_words=words.source,
         target_words=words.target,
         output_dim=width,

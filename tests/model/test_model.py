@@ -19,6 +19,11 @@ from support.commands import DEMO, ROOT
 from support.fuzzing import Change, changes, in_a_child, spoil
 
 from fairseq_paradec.decoding.provenance import weights_hash
+from fairseq_paradec.engine.native import packing
+from fairseq_paradec.engine.native.cache import NativeCache
+from fairseq_paradec.engine.native.passes import native_pass
+from fairseq_paradec.engine.native.stack import NativeHeads
+from fairseq_paradec.engine.views import model_of, pack_heads
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import Model
@@ -57,6 +62,39 @@ def compare(model: Model, module: torch.nn.Module) -> None:
         assert weight.dtype == np.float32 and weight.shape == theirs[name].shape
         assert weight.tobytes() == theirs[name].tobytes(), name
     assert model.hash == weights_hash(module)
+    if len(theirs) > 4:
+        compare_passes(model, module)
+
+
+@torch.inference_mode()
+def compare_passes(model: Model, module: Any) -> None:
+    """Check that a module means what the model does, and that passes are equal to the last bit."""
+    view = model_of(module)
+    if isinstance(view, str):
+        assert view == "its activation has no native form"
+        return
+    assert model.architecture == view.architecture
+    assert packing.why_not(model) == packing.why_not(view)
+    if packing.why_not(view) is not None:
+        return
+    most = min(9, model.max_target_positions())
+    source = np.array([[1, 1, 7, 8, 9, 2], [11, 12, 13, 14, 15, 2]])
+    for form in ("fp32", "int8"):
+        states = []
+        for own in (model, view):
+            packed = packing.packed(own, form)
+            assert isinstance(packed, packing.Packed) and packed.encoder is not None
+            encoded = packed.encoder(source)
+            out = np.ascontiguousarray(encoded["encoder_out"][0].swapaxes(0, 1))
+            cache = NativeCache(packed.decoder, out, encoded["encoder_padding_mask"][0])
+            tokens = np.arange(2 * most).reshape(2, most) + 4
+            hidden = native_pass(packed.decoder, cache, tokens)
+            states += [out, hidden]
+            if packed.decoder.projection is not None:
+                states.append(packed.decoder.projection(hidden))
+        half = len(states) // 2
+        for mine, other in zip(states[:half], states[half:], strict=True):
+            assert mine.tobytes() == other.tobytes()
 
 
 @functools.cache
@@ -166,7 +204,13 @@ def test_heads_are_read(variant: str, options: Mapping[str, Any], tmp_path: Path
     model = builders.tiny_blockwise(task, variant, torch.float32, **options)
     own = read(task, model, "blockwise_transformer", tmp_path / "x.pt")
     compare(own, model)
-    assert own.heads is not None and own.heads.learned == len(model.block_heads.learned)
+    given = torch.randn(3, model.block_heads.outer.size(1)).numpy()
+    assert own.heads is not None
+    states = [
+        heads(given, [1, 2])
+        for heads in (NativeHeads(own.heads, "fp32"), pack_heads(model.block_heads, "fp32"))
+    ]
+    assert states[0].tobytes() == states[1].tobytes()
 
 
 @pytest.mark.parametrize("biased", [False, True])
