@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError, shown
-from . import checkpoint
+from . import checkpoint, file
 from .architecture import FIRST_POSITION, Architecture, Heads, Layers
 from .dictionary import Dictionary
 from .settings import Vocabularies, architecture_of
@@ -66,10 +66,10 @@ class Model:
         target: Dictionary,
         base: "Model | None" = None,
     ) -> "Model":
-        """Read a checkpoint of fairseq's or of this package's models; weights become fp32.
+        """Read a model file, or a checkpoint of fairseq's or this package's; weights become fp32.
 
         Args:
-            path: the checkpoint.
+            path: the file.
             source: the source vocabulary.
             target: the target vocabulary.
             base: the verifier, whose encoder a drafter gets that was saved without one; heads
@@ -80,12 +80,32 @@ class Model:
                 weights are those of another model, or it was trained on another base.
             OSError: it cannot be read.
         """
-        content = checkpoint.read(path).content
+        sizes = Vocabularies(len(source), len(target))
+        with open(path, "rb") as stream:
+            is_checkpoint = stream.read(2) == b"PK"
+        content = checkpoint.read(path).content if is_checkpoint else None
         try:
-            architecture, weights = _read(content, Vocabularies(len(source), len(target)), base)
+            if is_checkpoint:
+                architecture, weights = _read(content, sizes, base)
+                return cls(architecture, weights, source, target, str(path))
+            architecture, given, digits = file.read(path)
+            weights = _checked_file(architecture, given, digits, sizes)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
-        return cls(architecture, weights, source, target, str(path))
+        model = cls(architecture, weights, source, target, str(path))
+        if digits is not None:
+            model.hash = digits
+        return model
+
+    def save(self, path: Path, packed_only: bool = False) -> None:
+        """Write a model file.
+
+        Args:
+            path: the file.
+            packed_only: without the weights of layers' maps, which files of packed maps hold.
+        """
+        weights = {n: w for n, w in self.weights.items() if not (packed_only and is_map(n, w))}
+        file.write(path, self.architecture, weights, self.hash if packed_only else None)
 
     # ---- weights -------------------------------------------------------------------------------
 
@@ -224,6 +244,33 @@ def sinusoids(positions: np.ndarray, dim: int) -> np.ndarray:
     table[:, :half] = np.sin(angles.astype(np.float64))
     table[:, half : 2 * half] = np.cos(angles.astype(np.float64))
     return table
+
+
+def is_map(name: str, weight: np.ndarray) -> bool:
+    """Return whether a weight is that of a layer's map, which can be packed alone."""
+    return ".layers." in name and weight.ndim == 2
+
+
+def _checked_file(
+    architecture: Architecture,
+    given: dict[str, np.ndarray],
+    digits: str | None,
+    words: Vocabularies,
+) -> dict[str, np.ndarray]:
+    """Return the weights of a model file, which has all, or those that are not packed alone."""
+    own = Vocabularies(architecture.source_words, architecture.target_words)
+    if own != words:
+        raise UsageError(
+            f"vocabularies: got {words.source} and {words.target} words; allowed: "
+            f"{own.source} and {own.target}, as the model has"
+        )
+    wanted = architecture.shapes()
+    if digits is not None:
+        wanted = {n: s for n, s in wanted.items() if not (".layers." in n and len(s) == 2)}
+    elif given and all(name.startswith(HEADS) for name in given):  # heads alone
+        wanted = {name: shape for name, shape in wanted.items() if name.startswith(HEADS)}
+    _check_sizes(given, wanted)
+    return {name: as_fp32(given[name]) for name in wanted}
 
 
 # ---- checkpoints --------------------------------------------------------------------------------

@@ -2,14 +2,17 @@
 
 import argparse
 import functools
+import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
+import safetensors.numpy
+import safetensors.torch
 import torch
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
@@ -289,12 +292,12 @@ def refusal(task: Any, model: Any, path: Path, arch: str = "transformer", **opti
         ({"encoder_layers_to_keep": "0,1"}, "encoder_layers_to_keep: got '0,1'"),
         ({"encoder_layers": "2"}, "encoder_layers: got '2'"),
         ({"encoder_layers": 1 << 40}, "encoder_layers: got 1099511627776"),
-        ({"decoder_attention_heads": 5}, "decoder_attention_heads: got 5; allowed: a divisor of"),
+        ({"decoder_attention_heads": 5}, "attention_heads: got 5; allowed: a divisor of 16"),
         ({"decoder_embed_dim": 1 << 62}, "decoder_embed_dim: got 4611686018427387904"),
         ({"max_target_positions": 1e9}, "max_target_positions: got 1000000000.0"),
         ({"activation_fn": "sin"}, "activation_fn: got 'sin'"),
         ({"adaptive_softmax_cutoff": "__import__('os')"}, "adaptive_softmax_cutoff: got"),
-        ({"adaptive_softmax_cutoff": [20, 12]}, "adaptive_softmax_cutoff: got [20, 12]"),
+        ({"adaptive_softmax_cutoff": [20, 12]}, "cutoffs: got (20, 12, 40)"),
         ({"decoder_layers": 3}, "decoder.layers.2.self_attn.q_proj.weight: got none"),
         ({"encoder_ffn_embed_dim": 33}, "encoder.layers.0.fc1.weight: got (32, 16)"),
         ({"encoder_normalize_before": True}, "encoder.layer_norm.weight: got none"),
@@ -353,7 +356,7 @@ def test_a_drafter_of_another_base_is_a_line() -> None:
             Model.read(path, own.source, own.target, wrong)
 
 
-@pytest.mark.parametrize("part", ["file", "pickle"])
+@pytest.mark.parametrize("part", ["file", "pickle", "model file"])
 @pytest.mark.parametrize("examples", [100, pytest.param(3000, marks=pytest.mark.slow)])
 def test_a_spoilt_checkpoint_is_a_model_or_a_line(part: str, examples: int, tmp_path: Path) -> None:
     task, path = tiny_task(), tmp_path / "x.pt"
@@ -362,13 +365,16 @@ def test_a_spoilt_checkpoint_is_a_model_or_a_line(part: str, examples: int, tmp_
     state = torch.load(path, weights_only=True)
     flags = {**vars(state["cfg"]["model"]), "arch": "transformer"}
     torch.save({"cfg": {"model": flags}, "model": state["model"]}, path)
-    whole, pair = path.read_bytes(), words(task)
+    pair = words(task)
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
+    if part == "model file":
+        Model.read(path, *pair).save(path)
+    whole = path.read_bytes()
     outcomes = {"read": 0, "refused": 0}
 
     def spoilt(given: list[Change]) -> None:
-        if part == "file":
+        if part != "pickle":
             path.write_bytes(spoil(whole, given))
         else:
             with zipfile.ZipFile(path, "w") as archive:
@@ -399,3 +405,145 @@ def test_a_spoilt_checkpoint_is_a_model_or_a_line(part: str, examples: int, tmp_
     result = in_a_child(work, 120)
     assert isinstance(result, dict), result
     assert min(result.values()) > 0, result
+
+
+# ---- the model file ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stem", ["model", "assistant", "drafter", "heads", "ibdecoder_sa"])
+def test_a_model_file_stands_alone(stem: str, tmp_path: Path) -> None:
+    """It has the same record, weights and hash, and is mapped; safetensors reads it, too."""
+    _, _, base = demo(DEMO)
+    assert base.source is not None and base.target is not None
+    model = Model.read(DEMO / f"{stem}.pt", base.source, base.target, base)
+    model.save(tmp_path / "x")
+    own = Model.read(tmp_path / "x", base.source, base.target)
+    assert own.architecture == model.architecture and own.hash == model.hash
+    theirs = safetensors.numpy.load_file(tmp_path / "x")
+    assert own.weights.keys() == model.weights.keys() == theirs.keys()
+    for name, weight in own.weights.items():
+        assert weight.tobytes() == model.weights[name].tobytes() == theirs[name].tobytes()
+        assert not weight.flags.owndata and not weight.flags.writeable
+        assert weight.ctypes.data % 4 == 0
+
+
+def test_a_model_file_of_weights_packed_alone(tmp_path: Path) -> None:
+    """Files of packed maps and it decode as all weights do, and have their hash."""
+    _, _, model = demo(DEMO)
+    assert model.source is not None and model.target is not None
+    packing.save_packed(model, "int8", tmp_path / "packed")
+    model.save(tmp_path / "x", packed_only=True)
+    own = Model.read(tmp_path / "x", model.source, model.target)
+    assert own.is_packed_only and not model.is_packed_only and own.hash == model.hash
+    assert (tmp_path / "x").stat().st_size < 0.7 * (DEMO / "model.pt").stat().st_size * 2
+    packing.offer(own, "int8", tmp_path / "packed")
+    source = np.array([[7, 8, 9, 2]])
+    states = []
+    for each in (own, model):
+        packed = packing.packed(each, "int8")
+        assert isinstance(packed, packing.Packed) and packed.encoder is not None
+        states.append(packed.encoder(source)["encoder_out"][0])
+    assert states[0].tobytes() == states[1].tobytes()
+    with pytest.raises(UsageError, match="--engine-dtype: got 'fp32'; allowed: int8, as this"):
+        packing.packed(own, "fp32")
+
+
+def test_weights_of_16_bits_are_widened(tmp_path: Path) -> None:
+    """As other tools may write them."""
+    task = tiny_task()
+    own = read(task, tiny_model(task, dtype=torch.float16), "transformer", tmp_path / "x.pt")
+    own.save(tmp_path / "x")
+    with safetensors.safe_open(tmp_path / "x", "pt") as opened:
+        metadata = opened.metadata()
+    halves = {name: torch.tensor(weight).bfloat16() for name, weight in own.weights.items()}
+    safetensors.torch.save_file(halves, tmp_path / "y", metadata=metadata)
+    wide = Model.read(tmp_path / "y", *words(task))
+    for name, weight in wide.weights.items():
+        assert weight.tobytes() == halves[name].float().numpy().tobytes()
+
+
+def header_of(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of a model file, and what follows it."""
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + size]), content[8 + size :]
+
+
+def rewritten(content: bytes, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:
+    """A model file with another header."""
+    header, rest = header_of(content)
+    about = json.loads(header["__metadata__"]["paradec"])
+    change(header, about)
+    if "__metadata__" in header:
+        header["__metadata__"]["paradec"] = json.dumps(about)
+    line = json.dumps(header).encode()
+    return len(line).to_bytes(8, "little") + line + rest
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]] = {
+    "format": (lambda header, about: about.update(format=2), "another version"),
+    "no metadata": (lambda header, about: header.pop("__metadata__"), "does not say"),
+    "type": (lambda header, about: header[BIAS].update(dtype="I32"), "of no type or size"),
+    "shape": (lambda header, about: header[BIAS].update(shape=[-1]), "of no type or size"),
+    "size": (lambda header, about: header[BIAS].update(shape=[1 << 62]), "of another size"),
+    "place": (lambda header, about: header[BIAS].update(data_offsets=[0, 128]), "another size"),
+    "missing": (lambda header, about: header.pop([*header][-1]), "bytes that are no weights"),
+    "field": (lambda header, about: about["architecture"].pop("heads"), "no Architecture as"),
+    "more": (lambda header, about: about["architecture"].update(x=1), "no Architecture as"),
+    "kind": (lambda header, about: about["architecture"].update(kind="x"), "kind: got 'x'"),
+    "words": (
+        lambda header, about: about["architecture"].update(target_words=True),
+        "another type",
+    ),
+    "heads": (
+        lambda header, about: about["architecture"]["decoder"].update(heads=5),
+        "attention_heads: got 5",
+    ),
+    "count": (
+        lambda header, about: about["architecture"]["decoder"].update(count=1 << 60),
+        "layers: got 1152921504606846976",
+    ),
+    "dim": (
+        lambda header, about: about["architecture"]["encoder"].update(dim=32),
+        "encoder.embed_tokens.weight: got (40, 16)",
+    ),
+    "scale": (
+        lambda header, about: about["architecture"]["decoder"].update(scale=float("inf")),
+        "scale inf, of another type",
+    ),
+    "order": (
+        lambda header, about: about["architecture"].update(order={"directions": 1 << 23}),
+        "allowed: steps as long as the positions",
+    ),
+    "option": (lambda header, about: about["architecture"].update(order={"x": 1}), "'x': got 1"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_model_file_that_lies_is_a_line(name: str, tmp_path: Path) -> None:
+    task = tiny_task()
+    own = read(task, tiny_model(task), "transformer", tmp_path / "x.pt")
+    own.save(tmp_path / "x")
+    change, part = BROKEN[name]
+    (tmp_path / "x").write_bytes(rewritten((tmp_path / "x").read_bytes(), change))
+    with pytest.raises(UsageError) as caught:
+        Model.read(tmp_path / "x", *words(task))
+    line = str(caught.value)
+    assert line.startswith(f"{tmp_path / 'x'}: ") and part in line and "\n" not in line
+    assert "got " in line and "; allowed: " in line
+
+
+def test_a_truncated_model_file_is_a_line(tmp_path: Path) -> None:
+    task, path = tiny_task(), tmp_path / "x"
+    read(task, tiny_model(task), "transformer", tmp_path / "x.pt").save(path)
+    whole = path.read_bytes()
+    for length in (*range(0, 40), 200, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(UsageError, match="got .*; allowed: "):
+            Model.read(path, *words(task))
+
+
+def test_a_model_file_of_other_vocabularies_is_a_line(tmp_path: Path) -> None:
+    task = tiny_task()
+    read(task, tiny_model(task), "transformer", tmp_path / "x.pt").save(tmp_path / "x")
+    with pytest.raises(UsageError, match="vocabularies: got 41 and 41 words; allowed: 40 and 40"):
+        Model.read(tmp_path / "x", *words(tiny_task(size=41)))
