@@ -16,7 +16,7 @@ from ..model.model import HeadWeights, Model
 from .known import activation_name, is_sinusoidal, is_stock_encoder
 from .native import packing
 from .native.stack import ACTIVATIONS, NativeHeads
-from .watch import Watch
+from .watch import Watch, keeps_weights
 
 #: Models of modules, as long as these live.
 _MODELS: weakref.WeakKeyDictionary[nn.Module, Model] = weakref.WeakKeyDictionary()
@@ -69,7 +69,10 @@ def model_of(module: Any) -> Model | str:
     if isinstance(architecture, str):
         return architecture
     with _LOOKING:
-        return _known_or_new(module, architecture)
+        model = _known_or_new(module, architecture)
+        if isinstance(model, Model):
+            model.lasts = keeps_weights(module)
+        return model
 
 
 def _known_or_new(module: Any, architecture: Architecture) -> Model | str:

@@ -57,6 +57,8 @@ class Model:
         self.architecture, self.weights = architecture, weights
         self.source, self.target, self.path = source, target, path
         self._state, self._ties = state, architecture.ties()
+        #: Whether nobody changes its weights any more.
+        self.lasts = state is None
 
     @classmethod
     def read(
@@ -143,7 +145,11 @@ class Model:
 
     @cached_property
     def hash(self) -> str:
-        """The first 16 hex digits of the SHA-256 of names, types, shapes and values."""
+        """What ``digest`` returned when it was first asked for, or what a file says."""
+        return self.digest()
+
+    def digest(self) -> str:
+        """Return the first 16 hex digits of the SHA-256 of names, types, shapes and values."""
         digest = hashlib.sha256()
         alone = all(name.startswith(HEADS) for name in self.weights)
         for name, weight in sorted(self.weights.items()):

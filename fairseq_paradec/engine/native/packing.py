@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import UsageError, option_error
 from ...model.dictionary import PAD
 from ...model.model import Model
+from . import kept
 from .cache import NativeWeights
 from .library import library
 from .passes import native_encode
@@ -92,7 +93,7 @@ def _pack_or_map(model: Model, form: str, state: Any) -> Packed:
         if model.is_packed_only:
             held = " or ".join(_FILES.get(model, {}))
             raise option_error("--engine-dtype", form, f"{held}, as this model folder is packed")
-        return _pack(model, form)
+        return _pack_or_find(model, form)
     shelf = open_shelf(path, form, FORMS[form])
     try:
         if isinstance(shelf, Shelf):
@@ -104,6 +105,29 @@ def _pack_or_map(model: Model, form: str, state: Any) -> Packed:
         raise UsageError(f"{path}: {reason}; its folder has no other weights: pack it here again")
     log.warning("%s is packed again in memory: %s", path, reason)
     return _pack(model, form)
+
+
+def _pack_or_find(model: Model, form: str) -> Packed:
+    """Map what the user's cache folder holds of a model, or pack it, for the next process, too."""
+    path = kept.place(model, form)
+    if path is None:
+        return _pack(model, form)
+    found = _mapped(model, form, path)
+    if found is not None:
+        kept.used(path)
+        return found
+    shelf = Shelf(form, FORMS[form])
+    made = _pack(model, form, shelf)
+    return kept.keep(shelf, path) and _mapped(model, form, path) or made
+
+
+def _mapped(model: Model, form: str, path: Path) -> Packed | None:
+    """Map a file of the cache; None: there is none of this model."""
+    shelf = open_shelf(path, form, FORMS[form])
+    try:
+        return _pack(model, form, shelf) if isinstance(shelf, Shelf) else None
+    except ValueError:
+        return None
 
 
 def _pack(model: Model, form: str, shelf: Shelf | None = None) -> Packed:
