@@ -81,7 +81,7 @@ def _known_or_new(module: Any, architecture: Architecture) -> Model | str:
     if known is not None and known.architecture == architecture:
         return known
     wanted, given = architecture.shapes(), dict(module.named_parameters(remove_duplicate=False))
-    if any(name not in given or given[name].shape != size for name, size in wanted.items()):
+    if not all(name in given and _fits(name, given[name], size) for name, size in wanted.items()):
         return "its weights are those of no model that is known"
     names = {name: None for name in wanted if not given[name].is_meta}
     here = weakref.ref(module)
@@ -89,6 +89,12 @@ def _known_or_new(module: Any, architecture: Architecture) -> Model | str:
         architecture, _Tensors(module, names), state=lambda: _state(here()), path="in memory"
     )
     return _MODELS[module]
+
+
+def _fits(name: str, weight: Any, size: tuple[int, ...]) -> bool:
+    """Return whether a weight has a size; a model may have fewer positions than vectors of them."""
+    rows = len(weight) if ".embed_positions." in name else size[0]
+    return rows >= size[0] and weight.shape == (rows, *size[1:])
 
 
 def _state(module: Any) -> list[tuple[int, int, float]]:

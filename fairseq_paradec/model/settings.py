@@ -46,7 +46,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 #: The ends of names of this package's architectures: sizes, which their settings hold.
 SIZES = ("", "_tiny", "_iwslt", "_big")
 #: Names of architectures, and the kind of model that each is.
-KINDS: dict[str, str] = {
+ARCHITECTURES: dict[str, str] = {
     **{f"{name}{end}": "transformer" for name, ends in PLAIN.items() for end in ends},
     **{f"{name}{size}": "reordered" for name in ORDERS for size in SIZES},
     **{f"block_nat{size}": "block_nat" for size in (*SIZES, "_fast")},
@@ -131,12 +131,12 @@ def architecture_of(part: Any, words: Vocabularies) -> Architecture:
     """
     own = Settings(part)
     name = own.get("_name") or own.get("arch")
-    if type(name) is not str or name not in KINDS:
+    if type(name) is not str or name not in ARCHITECTURES:
         raise _wrong("arch", name, "transformer, and others that fairseq and this package name")
     for option in _UNKNOWN:
         if own.get(option):
             raise _wrong(option, own.get(option), "a model without it, or one in torch")
-    kind = KINDS[name]
+    kind = ARCHITECTURES[name]
     block = _block(own) if kind == "block_nat" else None
     decoder = _layers(own, "decoder", name, block is not None)
     # A drafter's encoder has the settings of its verifier's.
