@@ -26,11 +26,12 @@ from .masks import Mask
 from .native.beam import NativeModel, Searched, Searching, native_search, native_search_drafts
 from .native.cache import NativeCache
 from .native.library import NativeUnavailable
-from .native.packing import Packed, pack_heads, packed, packed_only, save_packed
+from .native.packing import Packed, packed, save_packed
 from .native.passes import native_pass, native_write
 from .native.stack import FORMS
 from .projection import Projection, gather_projection
 from .settings import Engine
+from .views import model_of, pack_heads, packed_only
 from .watch import Watch, keeps_weights
 from .weights import Form
 
@@ -114,7 +115,8 @@ class ChunkScorer:
         packed_or_reason: Packed | str
         level, name = logging.INFO, type(self.given).__name__
         try:
-            packed_or_reason = packed(self.given, dtype, lambda: self._gather("plain"))
+            model = model_of(self.given)
+            packed_or_reason = model if isinstance(model, str) else packed(model, dtype)
         except NativeUnavailable as error:
             packed_or_reason, level = f"the native library is not there: {error}", logging.WARNING
         if isinstance(packed_or_reason, Packed):
@@ -127,15 +129,16 @@ class ChunkScorer:
         return None
 
     def save_packed(self, path: Path) -> None:
-        """Write the native weights of the engine's dtype to a file; see ``packing.offer``.
+        """Write the native weights of the engine's dtype to a file; see ``views.offer``.
 
         Raises:
             ValueError: its passes are torch's.
         """
         if self.packed is None:
             raise ValueError("its passes are torch's; the log says why")
-        form = self.engine.dtype or "fp32"
-        save_packed(self.given, form, lambda: self._gather("plain"), path)
+        model = model_of(self.given)
+        assert not isinstance(model, str)
+        save_packed(model, self.engine.dtype or "fp32", path)
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UsageError, shown
 from .dictionary import BOS, EOS
 
+#: What fairseq's norms add to a variance.
+NORM_EPSILON = 1e-5
 #: Rows of position tables before the first token's: fairseq counts positions from here on.
 FIRST_POSITION = 2
 
@@ -108,9 +111,10 @@ class Architecture:
     """What a model's weights mean.
 
     Attributes:
-        kind: of ``settings.KINDS``: what class of fairseq's or this package's has these weights.
+        kind: of ``KINDS``: what class of fairseq's or this package's has these weights.
         encoder: None: the encoder is none that this record describes.
         decoder: its layers.
+        source_width: C, of the encoder's states.
         source_words: of the source vocabulary.
         target_words: of the target vocabulary.
         output_dim: what the projection reads; states are mapped to it if it is not their size.
@@ -129,6 +133,7 @@ class Architecture:
     kind: str
     encoder: Layers | None
     decoder: Layers
+    source_width: int
     source_words: int
     target_words: int
     output_dim: int
@@ -182,8 +187,7 @@ class Architecture:
         if self.encoder is not None:
             shapes |= _layers("encoder", self.encoder, self.source_words, None)
             shapes |= _positions("encoder", self.encoder)
-        width = decoder.dim if self.encoder is None else self.encoder.dim
-        shapes |= _layers("decoder", decoder, self.target_words, width)
+        shapes |= _layers("decoder", decoder, self.target_words, self.source_width)
         if self.output_dim != decoder.dim:
             shapes["decoder.project_out_dim.weight"] = self.output_dim, decoder.dim
         if self.cutoffs:
@@ -202,7 +206,8 @@ class Architecture:
                 shapes["decoder.copy_sharpness"] = (1,)
         if self.heads is not None:
             shapes |= self._heads(self.heads)
-        return {name: shape for name, shape in shapes.items() if name not in self.ties()}
+        ties = self.ties()
+        return {name: shape for name, shape in shapes.items() if name not in ties}
 
     def _slots(self, slots: Slots) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a step's positions."""
@@ -235,6 +240,82 @@ class Architecture:
             shapes[f"{name}.tail.{band}.0.weight"] = narrow, dim
             shapes[f"{name}.tail.{band}.2.weight"] = end - start, narrow
         return shapes
+
+
+#: Options of an order, and what they are from left to right.
+ORDER: dict[str, Any] = {
+    **{"directions": 1, "tokens_per_direction": 1, "right_to_left": False, "double_token": False},
+    **{"middle_to_side": False, "alternate_ends": False, "independent_directions": False},
+    **{"vanilla_mask": False, "vanilla_positions": False},
+}
+#: Sizes are smaller than this, and positions, layers.
+MOST, POSITIONS, LAYERS = 1 << 24, 1 << 17, 1 << 10
+#: An adaptive softmax has fewer bands.
+_BANDS = 32
+#: Activations that a record may name, by fairseq's names.
+ACTIVATIONS = ("linear", "relu", "gelu", "gelu_accurate", "tanh", "swish")
+KINDS = ("transformer", "reordered", "block_nat", "blockwise", "shallow", "imported")
+ATTENTIONS, STARTS = ("bidirectional", "prefix_causal"), ("tokens", "zero", "learned")
+
+
+def checked(architecture: Architecture) -> Architecture:
+    """Return an architecture whose parts fit each other, and memory.
+
+    Raises:
+        UsageError: one does not.
+    """
+    own = architecture
+    _check("kind", own.kind, own.kind in KINDS, ", ".join(KINDS))
+    _check("shared", own.shared, own.shared in (None, "all", "output"), "all, output or none")
+    for layers in filter(None, (own.encoder, own.decoder)):
+        _check_layers(layers)
+    sizes = {"source_words": own.source_words, "target_words": own.target_words}
+    sizes |= {"source_width": own.source_width, "output_dim": own.output_dim}
+    for name, size in sizes.items():
+        _check(name, size, 0 < size < MOST, f"from 1 up, below {MOST}")
+    cuts = own.cutoffs
+    ascend = not cuts or (0 < cuts[0] and [*cuts] == sorted(set(cuts)) and len(cuts) < _BANDS)
+    ascend = ascend and (not cuts or cuts[-1] == own.target_words)
+    _check("cutoffs", cuts, ascend, "some ascending numbers, the last the vocabulary's size")
+    _check("factor", own.factor, 1 <= own.factor < MOST, "a number from 1 up")
+    for name, value in own.order.items():
+        known = name in ORDER and type(value) is type(ORDER[name])
+        _check(shown(name), value, known and 0 <= value < MOST, "an option of an order")
+    step = own.tokens_per_step
+    _check("order", own.order, 1 <= step <= own.decoder.most, "steps as long as the positions")
+    if own.slots is not None:
+        fits = own.slots.step == step and own.slots.starts in STARTS
+        fits = fits and own.slots.directions in (0, own.order.get("directions", 1))
+        _check("slots", own.slots, fits and own.decoder.positions is not None, "the order's")
+    if own.block is not None:
+        known = own.block.attention in ATTENTIONS and 0 < own.block.size < MOST
+        _check("block", own.block, known, "a size from 1 up, attention " + ", ".join(ATTENTIONS))
+    if own.heads is not None:
+        heads = own.heads
+        known = 0 < heads.size < LAYERS and 0 <= heads.hidden < MOST and 0 <= heads.seen < MOST
+        _check("heads", heads, known and heads.activation in ACTIVATIONS, "known sizes")
+    return architecture
+
+
+def _check_layers(layers: Layers) -> None:
+    """Refuse layers that do not fit together, or into memory; see ``checked``."""
+    for name, size in (("dim", layers.dim), ("feed_forward", layers.feed_forward)):
+        _check(name, size, 0 < size < MOST, f"from 1 up, below {MOST}")
+    _check("layers", layers.count, 0 < layers.count < LAYERS, f"from 1 up, below {LAYERS}")
+    divides = layers.heads > 0 and layers.dim % layers.heads == 0
+    _check("attention_heads", layers.heads, divides, f"a divisor of {layers.dim}")
+    _check(
+        "activation_fn", layers.activation, layers.activation in ACTIVATIONS, ", ".join(ACTIVATIONS)
+    )
+    kinds = (None, "learned", "sinusoidal")
+    _check("positions", layers.positions, layers.positions in kinds, "learned, sinusoidal or none")
+    _check("max_positions", layers.most, 0 < layers.most <= POSITIONS, f"1 to {POSITIONS}")
+
+
+def _check(name: str, value: object, fits: bool, allowed: str) -> None:
+    """Refuse a value that does not fit."""
+    if not fits:
+        raise UsageError(f"{name}: got {shown(value)}; allowed: {allowed}")
 
 
 def _positions(side: str, layers: Layers) -> dict[str, tuple[int, ...]]:

@@ -6,22 +6,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import UsageError, shown
-from . import checkpoint
-from .architecture import FIRST_POSITION, Architecture, Heads
+from . import checkpoint, file
+from .architecture import FIRST_POSITION, Architecture, Heads, Layers
 from .dictionary import Dictionary
 from .settings import Vocabularies, architecture_of
 
 #: Weights of fairseq's that are no weights: versions, and what older versions saved of sinusoids.
 _NO_WEIGHTS = ("version", "_float_tensor", "embed_positions.weights")
+#: So many positions are computed at once, in 64 bits.
+_ROWS = 4096
 #: Of which types weights may be.
 _NUMBERS = [checkpoint.DTYPES[name] for name in ("float16", "bfloat16", "float32", "float64")]
 #: Of the names of heads' weights.
 HEADS = "decoder.heads."
+
+
+class HeadWeights(NamedTuple):
+    """Prediction heads on their own."""
+
+    record: Heads
+    weights: Mapping[str, np.ndarray]  # ``inner.weight``, ``inner.bias``, ``outer``, ``bias``
 
 
 class Model:
@@ -47,7 +56,9 @@ class Model:
     ) -> None:
         self.architecture, self.weights = architecture, weights
         self.source, self.target, self.path = source, target, path
-        self._state = state
+        self._state, self._ties = state, architecture.ties()
+        #: Whether nobody changes its weights any more.
+        self.lasts = state is None
 
     @classmethod
     def read(
@@ -57,10 +68,10 @@ class Model:
         target: Dictionary,
         base: "Model | None" = None,
     ) -> "Model":
-        """Read a checkpoint of fairseq's or of this package's models; weights become fp32.
+        """Read a model file, or a checkpoint of fairseq's or this package's; weights become fp32.
 
         Args:
-            path: the checkpoint.
+            path: the file.
             source: the source vocabulary.
             target: the target vocabulary.
             base: the verifier, whose encoder a drafter gets that was saved without one; heads
@@ -71,18 +82,62 @@ class Model:
                 weights are those of another model, or it was trained on another base.
             OSError: it cannot be read.
         """
-        content = checkpoint.read(path).content
+        sizes = Vocabularies(len(source), len(target))
+        with open(path, "rb") as stream:
+            is_checkpoint = stream.read(2) == b"PK"
+        content = checkpoint.read(path).content if is_checkpoint else None
         try:
-            architecture, weights = _read(content, Vocabularies(len(source), len(target)), base)
+            if is_checkpoint:
+                architecture, weights = _read(content, sizes, base)
+                return cls(architecture, weights, source, target, str(path))
+            architecture, given, digits = file.read(path)
+            weights = _checked_file(architecture, given, digits, sizes)
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
-        return cls(architecture, weights, source, target, str(path))
+        model = cls(architecture, weights, source, target, str(path))
+        if digits is not None:
+            model.hash = digits
+        return model
+
+    def save(self, path: Path, packed_only: bool = False) -> None:
+        """Write a model file.
+
+        Args:
+            path: the file.
+            packed_only: without the weights of layers' maps, which files of packed maps hold.
+        """
+        weights = {n: w for n, w in self.weights.items() if not (packed_only and is_map(n, w))}
+        file.write(path, self.architecture, weights, self.hash if packed_only else None)
 
     # ---- weights -------------------------------------------------------------------------------
 
     def weight(self, name: str) -> np.ndarray:
         """Return a weight by any of its names."""
-        return self.weights[self.architecture.ties().get(name, name)]
+        return self.weights[self._ties.get(name, name)]
+
+    def layers(self, side: str) -> Layers:
+        """Return the layers of ``encoder`` or ``decoder``, which it has."""
+        if side == "decoder":
+            return self.architecture.decoder
+        assert self.architecture.encoder is not None
+        return self.architecture.encoder
+
+    def embeddings(self, side: str) -> tuple[np.ndarray, float]:
+        """Return the vectors of a side's words, and their scale; a mask follows the words."""
+        words, scale = self.weight(f"{side}.embed_tokens.weight"), self.layers(side).scale
+        if side == "encoder" or self.architecture.block is None:
+            return words, scale
+        mask = self.weight("decoder.mask_vector")
+        return np.concatenate((np.float32(scale) * words, mask[None])), 1.0
+
+    def source_width(self) -> int:
+        """Return the width of an encoder's states, C."""
+        return self.architecture.source_width
+
+    @property
+    def is_packed_only(self) -> bool:
+        """Whether files of packed maps hold the weights that are not here."""
+        return len(self.weights) < len(self.architecture.shapes())
 
     def state(self) -> Any:
         """Return what is equal as long as no weight changes."""
@@ -90,7 +145,11 @@ class Model:
 
     @cached_property
     def hash(self) -> str:
-        """The first 16 hex digits of the SHA-256 of names, types, shapes and values."""
+        """What ``digest`` returned when it was first asked for, or what a file says."""
+        return self.digest()
+
+    def digest(self) -> str:
+        """Return the first 16 hex digits of the SHA-256 of names, types, shapes and values."""
         digest = hashlib.sha256()
         alone = all(name.startswith(HEADS) for name in self.weights)
         for name, weight in sorted(self.weights.items()):
@@ -102,9 +161,13 @@ class Model:
     # ---- what methods ask ----------------------------------------------------------------------
 
     @property
-    def heads(self) -> Heads | None:
+    def heads(self) -> HeadWeights | None:
         """Its prediction heads, or None."""
-        return self.architecture.heads
+        record = self.architecture.heads
+        if record is None:
+            return None
+        names = ("inner.weight", "inner.bias", "outer", "bias")
+        return HeadWeights(record, {name: self.weight(HEADS + name) for name in names})
 
     def max_source_positions(self) -> int:
         """Return the length of the longest source, with ``</s>``."""
@@ -135,9 +198,8 @@ class Model:
 
     def positions(self, side: str) -> np.ndarray | None:
         """Return the vectors of a side's positions from 0 on, P×D; None: it has none."""
-        architecture = self.architecture
-        layers = architecture.encoder if side == "encoder" else architecture.decoder
-        if layers is None or layers.positions is None:
+        architecture, layers = self.architecture, self.layers(side)
+        if layers.positions is None:
             return None
         if side == "decoder" and architecture.slots is not None:
             return self._slot_positions()
@@ -178,6 +240,9 @@ def sinusoids(positions: np.ndarray, dim: int) -> np.ndarray:
     They are those of fp32 angles, rounded correctly; torch's differ in the last bit by processor.
     """
     half = dim // 2
+    if len(positions) > _ROWS:
+        starts = range(0, len(positions), _ROWS)
+        return np.concatenate([sinusoids(positions[n : n + _ROWS], dim) for n in starts])
     step = np.float32(-(math.log(10000) / max(half - 1, 1)))
     scale = np.exp((np.arange(half, dtype=np.float32) * step).astype(np.float64))
     angles = positions.astype(np.float32)[:, None] * scale.astype(np.float32)
@@ -185,6 +250,33 @@ def sinusoids(positions: np.ndarray, dim: int) -> np.ndarray:
     table[:, :half] = np.sin(angles.astype(np.float64))
     table[:, half : 2 * half] = np.cos(angles.astype(np.float64))
     return table
+
+
+def is_map(name: str, weight: np.ndarray) -> bool:
+    """Return whether a weight is that of a layer's map, which can be packed alone."""
+    return ".layers." in name and weight.ndim == 2
+
+
+def _checked_file(
+    architecture: Architecture,
+    given: dict[str, np.ndarray],
+    digits: str | None,
+    words: Vocabularies,
+) -> dict[str, np.ndarray]:
+    """Return the weights of a model file, which has all, or those that are not packed alone."""
+    own = Vocabularies(architecture.source_words, architecture.target_words)
+    if own != words:
+        raise UsageError(
+            f"vocabularies: got {words.source} and {words.target} words; allowed: "
+            f"{own.source} and {own.target}, as the model has"
+        )
+    wanted = architecture.shapes()
+    if digits is not None:
+        wanted = {n: s for n, s in wanted.items() if not (".layers." in n and len(s) == 2)}
+    elif given and all(name.startswith(HEADS) for name in given):  # heads alone
+        wanted = {name: shape for name, shape in wanted.items() if name.startswith(HEADS)}
+    _check_sizes(given, wanted)
+    return {name: as_fp32(given[name]) for name in wanted}
 
 
 # ---- checkpoints --------------------------------------------------------------------------------

@@ -5,7 +5,21 @@ import math
 from typing import Any, NamedTuple
 
 from ..errors import UsageError, shown
-from .architecture import Architecture, Block, Heads, Layers, Slots
+from .architecture import (
+    ACTIVATIONS,
+    ATTENTIONS,
+    LAYERS,
+    MOST,
+    ORDER,
+    POSITIONS,
+    STARTS,
+    Architecture,
+    Block,
+    Heads,
+    Layers,
+    Slots,
+    checked,
+)
 from .checkpoint import settings as named
 from .pickles import Record
 
@@ -32,7 +46,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 #: The ends of names of this package's architectures: sizes, which their settings hold.
 SIZES = ("", "_tiny", "_iwslt", "_big")
 #: Names of architectures, and the kind of model that each is.
-KINDS: dict[str, str] = {
+ARCHITECTURES: dict[str, str] = {
     **{f"{name}{end}": "transformer" for name, ends in PLAIN.items() for end in ends},
     **{f"{name}{size}": "reordered" for name in ORDERS for size in SIZES},
     **{f"block_nat{size}": "block_nat" for size in (*SIZES, "_fast")},
@@ -49,15 +63,6 @@ _UNKNOWN = (
     *("scale_heads", "scale_fc", "scale_resids", "encoder_xformers_att_config"),
     *("decoder_xformers_att_config", "return_fc"),
 )
-#: Options of an order, and what they are from left to right.
-_ORDER: dict[str, Any] = {
-    **{"directions": 1, "tokens_per_direction": 1, "right_to_left": False, "double_token": False},
-    **{"middle_to_side": False, "alternate_ends": False, "independent_directions": False},
-    **{"vanilla_mask": False, "vanilla_positions": False},
-}
-_ACTIVATIONS = ("linear", "relu", "gelu", "gelu_accurate", "gelu_fast", "tanh", "swish")
-#: Sizes are smaller than this, and positions; a model has not more layers.
-_MOST, _POSITIONS, _LAYERS = 1 << 24, 1 << 17, 1 << 10
 
 
 class Settings:
@@ -87,7 +92,7 @@ class Settings:
             raise _wrong(name, value, "True or False")
         return bool(value)
 
-    def number(self, name: str, default: int, most: int = _MOST, least: int = 1) -> int:
+    def number(self, name: str, default: int, most: int = MOST, least: int = 1) -> int:
         """Return a whole number."""
         value = self.get(name, default)
         if type(value) is not int or not least <= value < most:
@@ -126,12 +131,12 @@ def architecture_of(part: Any, words: Vocabularies) -> Architecture:
     """
     own = Settings(part)
     name = own.get("_name") or own.get("arch")
-    if type(name) is not str or name not in KINDS:
+    if type(name) is not str or name not in ARCHITECTURES:
         raise _wrong("arch", name, "transformer, and others that fairseq and this package name")
     for option in _UNKNOWN:
         if own.get(option):
             raise _wrong(option, own.get(option), "a model without it, or one in torch")
-    kind = KINDS[name]
+    kind = ARCHITECTURES[name]
     block = _block(own) if kind == "block_nat" else None
     decoder = _layers(own, "decoder", name, block is not None)
     # A drafter's encoder has the settings of its verifier's.
@@ -140,6 +145,7 @@ def architecture_of(part: Any, words: Vocabularies) -> Architecture:
     if kind in ("block_nat", "shallow") and theirs is not None:
         encoder = _layers(Settings(theirs), "encoder", name, False)
     order, slots = _order(own, name, decoder) if kind == "reordered" else ({}, None)
+    cutoffs = _cutoffs(own.get("adaptive_softmax_cutoff"), words.target)
     shared = None
     if own.flag("share_decoder_input_output_embed"):
         shared = "output"
@@ -147,12 +153,14 @@ def architecture_of(part: Any, words: Vocabularies) -> Architecture:
         shared = "all"
     if own.flag("share_verifier_encoder") or own.flag("freeze_encoder"):
         shared = "output"  # so that an embedding in training is none of the frozen encoder's
+    if cutoffs and shared == "output":
+        shared = None  # an adaptive softmax has vectors of its own
     width = own.number("decoder_output_dim", decoder.dim)
-    cutoffs = _cutoffs(own.get("adaptive_softmax_cutoff"), words.target)
-    return Architecture(
+    architecture = Architecture(
         kind=kind,
         encoder=encoder,
         decoder=decoder,
+        source_width=encoder.dim,
         source_words=words.source,
         target_words=words.target,
         output_dim=width,
@@ -167,6 +175,7 @@ def architecture_of(part: Any, words: Vocabularies) -> Architecture:
         shares_encoder=own.flag("share_verifier_encoder") or kind == "shallow",
         first_target_token=own.word("first_target_token", None) if kind == "imported" else None,
     )
+    return checked(architecture)
 
 
 def _layers(own: Settings, side: str, name: str, block: bool) -> Layers:
@@ -180,8 +189,6 @@ def _layers(own: Settings, side: str, name: str, block: bool) -> Layers:
     learned = block and own.word("drafter_positions", "learned") == "learned"
     dim = own.number(f"{side}_embed_dim", default["dim"])
     heads = own.number(f"{side}_attention_heads", default["heads"])
-    if dim % heads:
-        raise _wrong(f"{side}_attention_heads", heads, f"a divisor of {dim}")
     pre_norm = own.flag(f"{side}_normalize_before")
     pairs = name.startswith("double_token") and not is_encoder
     is_learned = own.flag(f"{side}_learned_pos", learned or bart or pairs)
@@ -190,14 +197,16 @@ def _layers(own: Settings, side: str, name: str, block: bool) -> Layers:
         positions = None
     text = "source" if is_encoder else "target"
     most = own.get("max_positions", 1024)  # of old checkpoints: for both
-    most = own.number(f"max_{text}_positions", most, _POSITIONS + 1)
+    most = own.number(f"max_{text}_positions", most, POSITIONS + 1)
     if positions == "sinusoidal":
         most = min(most, 100_000)  # fairseq's limit
     no_norm = not is_encoder and own.flag("no_decoder_final_norm")
     unscaled = own.flag("no_scale_embedding", learned or name.startswith("bart"))
-    activation = own.word("activation_fn", "gelu" if block or bart else "relu", _ACTIVATIONS)
+    activation = own.word(
+        "activation_fn", "gelu" if block or bart else "relu", (*ACTIVATIONS, "gelu_fast")
+    )
     return Layers(
-        count=own.number(f"{side}_layers", default["layers"], _LAYERS),
+        count=own.number(f"{side}_layers", default["layers"], LAYERS),
         dim=dim,
         feed_forward=own.number(f"{side}_ffn_embed_dim", default["feed"]),
         heads=heads,
@@ -216,9 +225,7 @@ def _block(own: Settings) -> Block:
     return Block(
         size=own.number("drafter_block_size", 25),
         is_random=own.flag("random_block_size"),
-        attention=own.word(
-            "drafter_attention", "bidirectional", ("bidirectional", "prefix_causal")
-        ),
+        attention=own.word("drafter_attention", "bidirectional", ATTENTIONS),
         soft_copy=own.flag("soft_copy"),
     )
 
@@ -240,16 +247,16 @@ def _order(own: Settings, name: str, decoder: Layers) -> tuple[dict[str, Any], S
     ends = [end for end in SIZES if end and name.endswith(end)]
     preset = ORDERS[name.removesuffix(ends[0]) if ends else name]
     order: dict[str, Any] = {}
-    for option, plain in _ORDER.items():
+    for option, plain in ORDER.items():
         read = own.flag if type(plain) is bool else own.number
         value = read(option, preset.get(option, plain))
         if value != plain:
             order[option] = value
-    whole = {**_ORDER, **order}
+    whole = {**ORDER, **order}
     h, pairs = whole["directions"], whole["double_token"]
     step = 1 if whole["alternate_ends"] else h * whole["tokens_per_direction"]
     counts = h == 1 or pairs or whole["vanilla_positions"]
-    starts = own.word("start_rows", "tokens", ("tokens", "zero", "learned"))
+    starts = own.word("start_rows", "tokens", STARTS)
     if decoder.positions is None:
         return order, None
     learned = decoder.positions == "learned"
@@ -276,15 +283,11 @@ def _cutoffs(given: Any, words: int) -> tuple[int, ...]:
     cuts = list(given) if isinstance(given, (list, tuple)) else [given]
     if not cuts or any(type(cut) is not int for cut in cuts):
         raise _wrong(name, given, allowed)
-    if cuts[-1] < words:
-        cuts.append(words)
-    if cuts[0] < 1 or cuts[-1] != words or cuts != sorted(set(cuts)):
-        raise _wrong(name, given, allowed)
-    return tuple(cuts)
+    return tuple(cuts if cuts[-1] >= words else [*cuts, words])
 
 
 def _factor(given: Any) -> float:
     """Return by which an adaptive softmax narrows."""
-    if type(given) not in (int, float) or not 1 <= given < _MOST:
+    if type(given) not in (int, float):
         raise _wrong("adaptive_softmax_factor", given, "a number from 1 up")
     return float(given)

@@ -21,9 +21,8 @@ from support import builders
 from support.builders import VARIANTS, Limits, batch, decode, task_for, tiny_model, tiny_task
 from support.commands import ROOT
 
-from fairseq_paradec.engine import cache, chunk
+from fairseq_paradec.engine import cache, chunk, views
 from fairseq_paradec.engine.chunk import ChunkScorer
-from fairseq_paradec.engine.encoder import lean_encoder
 from fairseq_paradec.engine.native import building, packing
 from fairseq_paradec.engine.native import library as native
 from fairseq_paradec.engine.native import stack as native_stack
@@ -83,7 +82,7 @@ def test_heads_draft_as_torchs(first: bool, seen: int, layer: str) -> None:
         weight.normal_(std=0.3)
     states, following = torch.randn(3, 16), torch.randn(3, seen) if seen else None
     for form, near in (("fp32", 1e-4), ("int8", 0.3)):
-        native_heads = packing.pack_heads(heads, form)
+        native_heads = views.pack_heads(heads, form)
         assert native_heads.seen == seen
         for chosen in (range(1, 4), range(1, 2)):
             found, want = (one(states, chosen, following) for one in (native_heads, heads))
@@ -297,11 +296,12 @@ def test_generators_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     OpenMP would give each new thread all cores, whatever torch was told in another.
     """
 
-    def slow(model: Any) -> Any:
+    def slow(*given: Any) -> Any:
         time.sleep(0.05)
-        return lean_encoder(model)
+        return pack(*given)
 
-    monkeypatch.setattr(packing, "lean_encoder", slow)
+    pack = packing._pack
+    monkeypatch.setattr(packing, "_pack", slow)
     task = tiny_task(size=3000)
     sample, other, model = batch(task, [9, 3, 6, 2] * 8), *(model_of("default", task) for _ in "12")
 

@@ -2,27 +2,36 @@
 
 import argparse
 import functools
+import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
+import safetensors.numpy
+import safetensors.torch
 import torch
 from fairseq import checkpoint_utils
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
 from support import builders
 from support.builders import SMALL, VARIANTS, tiny_model, tiny_task
 from support.commands import DEMO, ROOT
 from support.fuzzing import Change, changes, in_a_child, spoil
 
 from fairseq_paradec.decoding.provenance import weights_hash
+from fairseq_paradec.engine.native import packing
+from fairseq_paradec.engine.native.cache import NativeCache
+from fairseq_paradec.engine.native.passes import native_pass
+from fairseq_paradec.engine.native.stack import NativeHeads
+from fairseq_paradec.engine.views import model_of, pack_heads
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import Model
-from fairseq_paradec.model.settings import KINDS, ORDERS
+from fairseq_paradec.model.settings import ARCHITECTURES, ORDERS
 from fairseq_paradec.plugin.models.heads import load_heads
 from fairseq_paradec.plugin.models.reordered_transformer import PRESETS
 from fairseq_paradec.plugin.tasks.drafters import Drafters
@@ -57,6 +66,39 @@ def compare(model: Model, module: torch.nn.Module) -> None:
         assert weight.dtype == np.float32 and weight.shape == theirs[name].shape
         assert weight.tobytes() == theirs[name].tobytes(), name
     assert model.hash == weights_hash(module)
+    if len(theirs) > 4:
+        compare_passes(model, module)
+
+
+@torch.inference_mode()
+def compare_passes(model: Model, module: Any) -> None:
+    """Check that a module means what the model does, and that passes are equal to the last bit."""
+    view = model_of(module)
+    if isinstance(view, str):
+        assert view == "its activation has no native form"
+        return
+    assert model.architecture == view.architecture
+    assert packing.why_not(model) == packing.why_not(view)
+    if packing.why_not(view) is not None:
+        return
+    most = min(9, model.max_target_positions())
+    source = np.array([[1, 1, 7, 8, 9, 2], [11, 12, 13, 14, 15, 2]])
+    for form in ("fp32", "int8"):
+        states = []
+        for own in (model, view):
+            packed = packing.packed(own, form)
+            assert isinstance(packed, packing.Packed) and packed.encoder is not None
+            encoded = packed.encoder(source)
+            out = np.ascontiguousarray(encoded["encoder_out"][0].swapaxes(0, 1))
+            cache = NativeCache(packed.decoder, out, encoded["encoder_padding_mask"][0])
+            tokens = np.arange(2 * most).reshape(2, most) + 4
+            hidden = native_pass(packed.decoder, cache, tokens)
+            states += [out, hidden]
+            if packed.decoder.projection is not None:
+                states.append(packed.decoder.projection(hidden))
+        half = len(states) // 2
+        for mine, other in zip(states[:half], states[half:], strict=True):
+            assert mine.tobytes() == other.tobytes()
 
 
 @functools.cache
@@ -90,13 +132,23 @@ def test_committed_checkpoints_are_the_modules(path: Path) -> None:
         compare(model, models[0].float())
 
 
-def read(task: Any, model: Any, arch: str, path: Path, old: bool = False) -> Model:
-    """Save a model as fairseq-train does, and read it."""
+def read(task: Any, model: Any, arch: str, path: Path, form: str = "cfg") -> Model:
+    """Save a model as fairseq-train does, with settings in one of its forms, and read it."""
     builders.save_drafter(task, model, path, arch)
-    if old:
+    if form != "cfg":
         state = torch.load(path, weights_only=True)
-        args = argparse.Namespace(**vars(state["cfg"]["model"]))
-        torch.save(state | {"args": args, "cfg": None}, path)
+        flags = vars(state["cfg"]["model"])
+        state["cfg"] = None
+        if form == "args":
+            state["args"] = argparse.Namespace(**flags)
+        else:
+            flags["_name"] = flags.pop("arch")
+            if form == "nested":  # as fairseq's later versions have them
+                for part in ("encoder", "decoder", "quant_noise"):
+                    names = [name for name in flags if name.startswith(f"{part}_")]
+                    flags[part] = {n.removeprefix(f"{part}_"): flags.pop(n) for n in names}
+            state["cfg"] = OmegaConf.create({"model": flags})
+        torch.save(state, path)
     return Model.read(path, *words(task))
 
 
@@ -104,8 +156,8 @@ def read(task: Any, model: Any, arch: str, path: Path, old: bool = False) -> Mod
 def test_every_transformer_is_read(variant: str, tmp_path: Path) -> None:
     task = builders.task_for(variant)
     model = tiny_model(task, variant, torch.float32)
-    for old in (False, True):
-        own = read(task, model, VARIANTS[variant][0], tmp_path / "x.pt", old)
+    for form in ("cfg", "args", "omegaconf", "nested"):
+        own = read(task, model, VARIANTS[variant][0], tmp_path / "x.pt", form)
         compare(own, model)
         assert own.max_source_positions() == model.encoder.max_positions()
         assert own.max_target_positions() == model.decoder.max_positions()
@@ -140,7 +192,7 @@ def test_presets_are_the_plugins() -> None:
         assert own == preset
 
 
-@pytest.mark.parametrize("arch", KINDS)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_name_is_one_of_fairseqs(arch: str) -> None:
     assert arch in ARCH_MODEL_REGISTRY
 
@@ -166,7 +218,13 @@ def test_heads_are_read(variant: str, options: Mapping[str, Any], tmp_path: Path
     model = builders.tiny_blockwise(task, variant, torch.float32, **options)
     own = read(task, model, "blockwise_transformer", tmp_path / "x.pt")
     compare(own, model)
-    assert own.heads is not None and own.heads.learned == len(model.block_heads.learned)
+    given = torch.randn(3, model.block_heads.outer.size(1)).numpy()
+    assert own.heads is not None
+    states = [
+        heads(given, [1, 2])
+        for heads in (NativeHeads(own.heads, "fp32"), pack_heads(model.block_heads, "fp32"))
+    ]
+    assert states[0].tobytes() == states[1].tobytes()
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -245,12 +303,12 @@ def refusal(task: Any, model: Any, path: Path, arch: str = "transformer", **opti
         ({"encoder_layers_to_keep": "0,1"}, "encoder_layers_to_keep: got '0,1'"),
         ({"encoder_layers": "2"}, "encoder_layers: got '2'"),
         ({"encoder_layers": 1 << 40}, "encoder_layers: got 1099511627776"),
-        ({"decoder_attention_heads": 5}, "decoder_attention_heads: got 5; allowed: a divisor of"),
+        ({"decoder_attention_heads": 5}, "attention_heads: got 5; allowed: a divisor of 16"),
         ({"decoder_embed_dim": 1 << 62}, "decoder_embed_dim: got 4611686018427387904"),
         ({"max_target_positions": 1e9}, "max_target_positions: got 1000000000.0"),
         ({"activation_fn": "sin"}, "activation_fn: got 'sin'"),
         ({"adaptive_softmax_cutoff": "__import__('os')"}, "adaptive_softmax_cutoff: got"),
-        ({"adaptive_softmax_cutoff": [20, 12]}, "adaptive_softmax_cutoff: got [20, 12]"),
+        ({"adaptive_softmax_cutoff": [20, 12]}, "cutoffs: got (20, 12, 40)"),
         ({"decoder_layers": 3}, "decoder.layers.2.self_attn.q_proj.weight: got none"),
         ({"encoder_ffn_embed_dim": 33}, "encoder.layers.0.fc1.weight: got (32, 16)"),
         ({"encoder_normalize_before": True}, "encoder.layer_norm.weight: got none"),
@@ -309,7 +367,7 @@ def test_a_drafter_of_another_base_is_a_line() -> None:
             Model.read(path, own.source, own.target, wrong)
 
 
-@pytest.mark.parametrize("part", ["file", "pickle"])
+@pytest.mark.parametrize("part", ["file", "pickle", "model file"])
 @pytest.mark.parametrize("examples", [100, pytest.param(3000, marks=pytest.mark.slow)])
 def test_a_spoilt_checkpoint_is_a_model_or_a_line(part: str, examples: int, tmp_path: Path) -> None:
     task, path = tiny_task(), tmp_path / "x.pt"
@@ -318,13 +376,16 @@ def test_a_spoilt_checkpoint_is_a_model_or_a_line(part: str, examples: int, tmp_
     state = torch.load(path, weights_only=True)
     flags = {**vars(state["cfg"]["model"]), "arch": "transformer"}
     torch.save({"cfg": {"model": flags}, "model": state["model"]}, path)
-    whole, pair = path.read_bytes(), words(task)
+    pair = words(task)
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
+    if part == "model file":
+        Model.read(path, *pair).save(path)
+    whole = path.read_bytes()
     outcomes = {"read": 0, "refused": 0}
 
     def spoilt(given: list[Change]) -> None:
-        if part == "file":
+        if part != "pickle":
             path.write_bytes(spoil(whole, given))
         else:
             with zipfile.ZipFile(path, "w") as archive:
@@ -355,3 +416,149 @@ def test_a_spoilt_checkpoint_is_a_model_or_a_line(part: str, examples: int, tmp_
     result = in_a_child(work, 120)
     assert isinstance(result, dict), result
     assert min(result.values()) > 0, result
+
+
+# ---- the model file ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stem", ["model", "assistant", "drafter", "heads", "ibdecoder_sa"])
+def test_a_model_file_stands_alone(stem: str, tmp_path: Path) -> None:
+    """It has the same record, weights and hash, and is mapped; safetensors reads it, too."""
+    _, _, base = demo(DEMO)
+    assert base.source is not None and base.target is not None
+    model = Model.read(DEMO / f"{stem}.pt", base.source, base.target, base)
+    model.save(tmp_path / "x")
+    own = Model.read(tmp_path / "x", base.source, base.target)
+    assert own.architecture == model.architecture and own.hash == model.hash
+    theirs = safetensors.numpy.load_file(tmp_path / "x")
+    assert own.weights.keys() == model.weights.keys() == theirs.keys()
+    for name, weight in own.weights.items():
+        assert weight.tobytes() == model.weights[name].tobytes() == theirs[name].tobytes()
+        assert not weight.flags.owndata and not weight.flags.writeable
+        assert weight.ctypes.data % 4 == 0
+
+
+def test_a_model_file_of_weights_packed_alone(tmp_path: Path) -> None:
+    """Files of packed maps and it decode as all weights do, and have their hash."""
+    _, _, model = demo(DEMO)
+    assert model.source is not None and model.target is not None
+    packing.save_packed(model, "int8", tmp_path / "packed")
+    model.save(tmp_path / "x", packed_only=True)
+    own = Model.read(tmp_path / "x", model.source, model.target)
+    assert own.is_packed_only and not model.is_packed_only and own.hash == model.hash
+    assert (tmp_path / "x").stat().st_size < 0.7 * (DEMO / "model.pt").stat().st_size * 2
+    packing.offer(own, "int8", tmp_path / "packed")
+    source = np.array([[7, 8, 9, 2]])
+    states = []
+    for each in (own, model):
+        packed = packing.packed(each, "int8")
+        assert isinstance(packed, packing.Packed) and packed.encoder is not None
+        states.append(packed.encoder(source)["encoder_out"][0])
+    assert states[0].tobytes() == states[1].tobytes()
+    with pytest.raises(UsageError, match="--engine-dtype: got 'fp32'; allowed: int8, as this"):
+        packing.packed(own, "fp32")
+
+
+def test_weights_of_16_bits_are_widened(tmp_path: Path) -> None:
+    """As other tools may write them."""
+    task = tiny_task()
+    own = read(task, tiny_model(task, dtype=torch.float16), "transformer", tmp_path / "x.pt")
+    own.save(tmp_path / "x")
+    with safetensors.safe_open(tmp_path / "x", "pt") as opened:
+        metadata = opened.metadata()
+    halves = {name: torch.tensor(weight).bfloat16() for name, weight in own.weights.items()}
+    safetensors.torch.save_file(halves, tmp_path / "y", metadata=metadata)
+    wide = Model.read(tmp_path / "y", *words(task))
+    for name, weight in wide.weights.items():
+        assert weight.tobytes() == halves[name].float().numpy().tobytes()
+
+
+def header_of(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of a model file, and what follows it."""
+    size = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + size]), content[8 + size :]
+
+
+def rewritten(content: bytes, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:
+    """A model file with another header."""
+    header, rest = header_of(content)
+    about = json.loads(header["__metadata__"]["paradec"])
+    change(header, about)
+    if "__metadata__" in header:
+        header["__metadata__"]["paradec"] = json.dumps(about)
+    line = json.dumps(header).encode()
+    return len(line).to_bytes(8, "little") + line + rest
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]] = {
+    "format": (lambda header, about: about.update(format=2), "another version"),
+    "no metadata": (lambda header, about: header.pop("__metadata__"), "does not say"),
+    "type": (lambda header, about: header[BIAS].update(dtype="I32"), "of no type or size"),
+    "shape": (lambda header, about: header[BIAS].update(shape=[-1]), "of no type or size"),
+    "size": (lambda header, about: header[BIAS].update(shape=[1 << 62]), "of another size"),
+    "place": (lambda header, about: header[BIAS].update(data_offsets=[0, 128]), "another size"),
+    "missing": (lambda header, about: header.pop([*header][-1]), "bytes that are no weights"),
+    "field": (lambda header, about: about["architecture"].pop("heads"), "no Architecture as"),
+    "more": (lambda header, about: about["architecture"].update(x=1), "no Architecture as"),
+    "twice": (lambda header, about: None, "a name that comes twice"),
+    "kind": (lambda header, about: about["architecture"].update(kind="x"), "kind: got 'x'"),
+    "words": (
+        lambda header, about: about["architecture"].update(target_words=True),
+        "another type",
+    ),
+    "heads": (
+        lambda header, about: about["architecture"]["decoder"].update(heads=5),
+        "attention_heads: got 5",
+    ),
+    "count": (
+        lambda header, about: about["architecture"]["decoder"].update(count=1 << 60),
+        "layers: got 1152921504606846976",
+    ),
+    "dim": (
+        lambda header, about: about["architecture"]["encoder"].update(dim=32),
+        "encoder.embed_tokens.weight: got (40, 16)",
+    ),
+    "scale": (
+        lambda header, about: about["architecture"]["decoder"].update(scale=float("inf")),
+        "scale inf, of another type",
+    ),
+    "order": (
+        lambda header, about: about["architecture"].update(order={"directions": 1 << 23}),
+        "allowed: steps as long as the positions",
+    ),
+    "option": (lambda header, about: about["architecture"].update(order={"x": 1}), "'x': got 1"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_model_file_that_lies_is_a_line(name: str, tmp_path: Path) -> None:
+    task = tiny_task()
+    own = read(task, tiny_model(task), "transformer", tmp_path / "x.pt")
+    own.save(tmp_path / "x")
+    change, part = BROKEN[name]
+    content = rewritten((tmp_path / "x").read_bytes(), change)
+    if name == "twice":  # as no dict can say it: a name of the same length becomes another's
+        content = content.replace(b"decoder.layers.0.fc1.bias", BIAS.encode())
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        Model.read(tmp_path / "x", *words(task))
+    line = str(caught.value)
+    assert line.startswith(f"{tmp_path / 'x'}: ") and part in line and "\n" not in line
+    assert "got " in line and "; allowed: " in line
+
+
+def test_a_truncated_model_file_is_a_line(tmp_path: Path) -> None:
+    task, path = tiny_task(), tmp_path / "x"
+    read(task, tiny_model(task), "transformer", tmp_path / "x.pt").save(path)
+    whole = path.read_bytes()
+    for length in (*range(0, 40), 200, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(UsageError, match="got .*; allowed: "):
+            Model.read(path, *words(task))
+
+
+def test_a_model_file_of_other_vocabularies_is_a_line(tmp_path: Path) -> None:
+    task = tiny_task()
+    read(task, tiny_model(task), "transformer", tmp_path / "x.pt").save(tmp_path / "x")
+    with pytest.raises(UsageError, match="vocabularies: got 41 and 41 words; allowed: 40 and 40"):
+        Model.read(tmp_path / "x", *words(tiny_task(size=41)))

@@ -388,7 +388,7 @@ def _found_or_built() -> Any:
     """Return the best library that is there or can be built; see ``_load``."""
     problems: list[str] = []
     for name, flags in usable():
-        for folder in (BUILT, _cache()):
+        for folder in (BUILT, user_folder("native")):
             for path in () if folder is None else sorted(folder.glob(f"{name}-*")):
                 try:
                     if path.name.startswith(start_of(name, flags)):
@@ -397,7 +397,7 @@ def _found_or_built() -> Any:
                     problems.append(str(error).splitlines()[0])
         try:
             log.info("building the native library for this CPU (%s): some seconds, once", name)
-            return _open(build(name, flags, _cache()))
+            return _open(build(name, flags, user_folder("native")))
         except (OSError, AttributeError, NativeUnavailable) as error:
             problems.append(str(error).splitlines()[0])
     return NativeUnavailable("; ".join(dict.fromkeys(problems)))
@@ -432,10 +432,10 @@ def layout() -> str:
     return "\n".join(lines)
 
 
-def _cache() -> Path | None:
-    """Return the user's folder of libraries; None: the user has no home."""
+def user_folder(name: str) -> Path | None:
+    """Return a folder of this package's in the user's cache; None: the user has no home."""
     try:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:
         return None
-    return Path(home) / "fairseq_paradec" / "native"
+    return Path(home) / "fairseq_paradec" / name

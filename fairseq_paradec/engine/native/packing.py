@@ -1,26 +1,22 @@
-"""From a scorer's model to native weights, or to the reason why there are none."""
+"""From a model to native weights, or to the reason why there are none."""
 
 import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
-from torch import nn
 
 from ...errors import UsageError, option_error
-from ..decoder_pass import DecoderWeights
-from ..encoder import LeanEncoder, lean_encoder
-from ..known import activation_name, position_vectors
-from ..watch import Watch
+from ...model.dictionary import PAD
+from ...model.model import Model
+from . import kept
 from .cache import NativeWeights
 from .library import library
 from .passes import native_encode
 from .shelf import Shelf, open_shelf
-from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, plain, why_not
+from .stack import ACTIVATIONS, FORMS, NativeMap, NativeStack, sized
 
 log = logging.getLogger(__name__)
 
@@ -33,187 +29,130 @@ class Packed(NamedTuple):
 
 
 #: Packed models by form, each with the state of its weights when it was packed.
-_PACKED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Packed]]] = WeakKeyDictionary()
+_PACKED: WeakKeyDictionary[Model, dict[str, tuple[Any, Packed]]] = WeakKeyDictionary()
 #: By model and form: a file with its packed weights, and the state that they are of.
-_FILES: WeakKeyDictionary[nn.Module, dict[str, tuple[Path, Any]]] = WeakKeyDictionary()
-_HEADS: WeakKeyDictionary[nn.Module, dict[str, tuple[Watch, NativeHeads]]] = WeakKeyDictionary()
+_FILES: WeakKeyDictionary[Model, dict[str, tuple[Path, Any]]] = WeakKeyDictionary()
 # Held while one is looked up or packed: threads that need it at once pack it once.
-_PACKING = threading.Lock()
+PACKING = threading.Lock()
 
 
-def packed(model: Any, form: str, gather: Callable[[], DecoderWeights]) -> Packed | str:
+def packed(model: Model, form: str) -> Packed | str:
     """Pack a model, or return the reason why torch has to compute its passes.
 
     A model is packed once in a form, for all scorers and threads.
 
     Args:
-        model: prepared for inference.
-        form: ``fp32``, ``bf16`` or ``int8``.
-        gather: gathers its decoder plainly.
+        model: whose weights change seldom.
+        form: a key of ``FORMS``.
 
     Raises:
         NativeUnavailable: there is no library.
         UsageError: its weights are packed alone, and not in this form or for this CPU.
     """
-    reason = _why_not(model)
-    if reason is not None:
-        return reason
-    stamp = _stamp(model)
-    with _PACKING:
-        known = _PACKED.setdefault(model, {})
-        if form in known and known[form][0] == stamp:
-            return known[form][1]
-        packed_or_reason = _pack_or_map(model, form, gather(), stamp)
-        if isinstance(packed_or_reason, Packed):
-            known[form] = stamp, packed_or_reason
-        return packed_or_reason
-
-
-def offer(model: Any, form: str, path: Path) -> None:
-    """Name a file of ``save_packed`` with a model's weights, as they are now, in a form."""
-    _FILES.setdefault(model, {})[form] = path, _stamp(model)
-
-
-def save_packed(model: Any, form: str, gather: Callable[[], DecoderWeights], path: Path) -> None:
-    """Write the weights of a model, which ``packed`` packs, to a file."""
-    shelf = Shelf(form, FORMS[form])
-    packed_or_reason = _pack_all(model, form, gather(), shelf)
-    assert isinstance(packed_or_reason, Packed)
-    shelf.save(path)
-
-
-def _pack_or_map(model: Any, form: str, decoder: DecoderWeights, stamp: Any) -> Packed | str:
-    """Map the file of packed weights that was offered, or pack them; see ``packed``."""
-    path, state = _FILES.get(model, {}).get(form, (None, None))
-    alone = packed_only(model)
-    if path is None or state != stamp:
-        if alone:
-            held = " or ".join(_FILES.get(model, {}))
-            raise option_error("--engine-dtype", form, f"{held}, as this model folder is packed")
-        return _pack_all(model, form, decoder)
-    shelf = open_shelf(path, form, FORMS[form])
-    try:
-        if isinstance(shelf, Shelf):
-            return _pack_all(model, form, decoder, shelf)
-        reason = shelf
-    except ValueError as error:
-        reason = str(error)
-    if alone:
-        raise UsageError(f"{path}: {reason}; its folder has no other weights: pack it here again")
-    log.warning("%s is packed again in memory: %s", path, reason)
-    return _pack_all(model, form, decoder)
-
-
-def _pack_all(
-    model: Any, form: str, decoder: DecoderWeights, shelf: Shelf | None = None
-) -> Packed | str:
-    """Pack a model's decoder, gathered plainly, and its encoder; or return why not."""
-    lean = lean_encoder(model)
-    reason = why_not(decoder.layers) or (None if lean is None else why_not(lean.stack))
-    if reason is None and (decoder.project_in is not None or decoder.project_out is not None):
-        reason = "its embeddings or outputs are projected"
-    if reason is None and decoder.copy_sharpness is not None:
-        reason = "its masks copy from the source (--soft-copy)"
+    reason = why_not(model)
     if reason is not None:
         return reason
     library()
-    encoder = None if lean is None else NativeEncoder(lean, form, shelf)
-    return Packed(_pack(decoder, model.decoder.output_projection, form, shelf), encoder)
-
-
-def _stamp(module: Any) -> list[tuple[int, int, float]]:
-    """Return the state of a module's weights: where they lie, torch's counts, and their sums.
-
-    torch does not count changes through ``.data`` or numpy.
-    """
-    weights = list(module.parameters())
-    counts = [0 if p.is_inference() else p._version for p in weights]
-    # Of weights packed alone the others are a mapped file's, which a sum would read to its end.
-    alone = packed_only(module)
-    sums = [0.0 if alone else float(p.detach().sum()) for p in weights]
-    return [(p.data_ptr(), n, total) for p, n, total in zip(weights, counts, sums, strict=True)]
-
-
-def packed_only(model: Any) -> bool:
-    """Return whether a model's weights are in files of packed ones alone."""
-    return any(p.is_meta for p in model.parameters())
-
-
-def _why_not(model: Any) -> str | None:
-    """Say why a model's passes cannot be native, as far as a look at it tells."""
-    weight = model.decoder.embed_tokens.weight
-    if weight.device.type != "cpu":
-        return f"it is on {weight.device.type}"
-    if weight.dtype != torch.float32:
-        return "its weights are not in fp32 (--engine-dtype packs them in bf16 or int8)"
-    if getattr(model.decoder, "quant_noise", None) is not None:
-        return "its embeddings are projected"
-    if hasattr(model.decoder, "attention_window"):
-        return "its attention is local"
-    return None
-
-
-def _pack(
-    decoder: DecoderWeights, projection: Any, form: str, shelf: Shelf | None
-) -> NativeWeights:
-    """Pack a decoder."""
-    stack = NativeStack(
-        decoder.layers,
-        decoder.embedding,
-        decoder.scale,
-        decoder.positions,
-        decoder.embedding_norm,
-        decoder.final_norm,
-        form,
-        shelf,
-    )
-    keys: Any = decoder.source_keys
-    parts = 2 * len(decoder.layers)
-    weight = np.concatenate([stack.pad_heads(w) for w in np.split(plain(keys.weight), parts)])
-    bias = np.concatenate([stack.pad_heads(b) for b in np.split(plain(keys.bias), parts)])
-    source_keys = NativeMap(weight, bias, form, shelf)
-    linear = None
-    if type(projection) is nn.Linear:
-        bias = None if projection.bias is None else plain(projection.bias)
-        linear = NativeMap(plain(projection.weight), bias, form, shelf)
-    return NativeWeights(stack, source_keys, linear)
-
-
-def pack_heads(heads: Any, form: str) -> Any:
-    """Pack prediction heads, once for all generators in this form; see ``packed``.
-
-    Heads whose activation has no native form are returned as they are.
-    """
-    if activation_name(heads.activation) not in ACTIVATIONS:
-        return heads
-    with _PACKING:
-        known = _HEADS.setdefault(heads, {})
-        if form not in known or known[form][0].changed():
-            known[form] = Watch(heads), NativeHeads(heads, form)
+    state = model.state()
+    with PACKING:
+        known = _PACKED.setdefault(model, {})
+        if form not in known or known[form][0] != state:
+            known[form] = state, _pack_or_map(model, form, state)
         return known[form][1]
 
 
-class NativeEncoder:
-    """A stock encoder by native passes; called like LeanEncoder."""
+def offer(model: Model, form: str, path: Path) -> None:
+    """Name a file of ``save_packed`` with a model's weights, as they are now, in a form."""
+    _FILES.setdefault(model, {})[form] = path, model.state()
 
-    def __init__(self, lean: LeanEncoder, form: str, shelf: Shelf | None = None) -> None:
-        self.pad, self.scale, self.vectors = lean.pad, lean.scale, plain(lean.vectors)
-        places = lean.encoder.embed_positions
-        self.most = lean.encoder.max_positions()
-        table = None
-        if places is not None:
-            table = position_vectors(places, self.most)
-            self.most = min(self.most, len(table))
-        self.stack = NativeStack(
-            lean.stack,
-            lean.vectors,
-            lean.scale,
-            table,
-            lean.embedding_norm,
-            lean.final_norm,
-            form,
-            shelf,
-        )
+
+def save_packed(model: Model, form: str, path: Path) -> None:
+    """Write the weights of a model, which ``packed`` packs, to a file."""
+    shelf = Shelf(form, FORMS[form])
+    _pack(model, form, shelf)
+    shelf.save(path)
+
+
+def why_not(model: Model) -> str | None:
+    """Say why native passes do not know a model, or return None."""
+    architecture = model.architecture
+    for layers in (architecture.decoder, architecture.encoder):
+        if layers is not None and layers.activation not in ACTIVATIONS:
+            return "its activation has no native form"
+    if architecture.output_dim != architecture.decoder.dim:
+        return "its embeddings or outputs are projected"
+    if architecture.block is not None and architecture.block.soft_copy:
+        return "its masks copy from the source (--soft-copy)"
+    return None
+
+
+def _pack_or_map(model: Model, form: str, state: Any) -> Packed:
+    """Map the file of packed weights that was offered, or pack them; see ``packed``."""
+    path, offered = _FILES.get(model, {}).get(form, (None, None))
+    if path is None or offered != state:
+        if model.is_packed_only:
+            held = " or ".join(_FILES.get(model, {}))
+            raise option_error("--engine-dtype", form, f"{held}, as this model folder is packed")
+        return _pack_or_find(model, form)
+    shelf = open_shelf(path, form, FORMS[form])
+    try:
+        if isinstance(shelf, Shelf):
+            return _pack(model, form, shelf)
+        reason = shelf
+    except ValueError as error:
+        reason = str(error)
+    if model.is_packed_only:
+        raise UsageError(f"{path}: {reason}; its folder has no other weights: pack it here again")
+    log.warning("%s is packed again in memory: %s", path, reason)
+    return _pack(model, form)
+
+
+def _pack_or_find(model: Model, form: str) -> Packed:
+    """Map what the user's cache folder holds of a model, or pack it, for the next process, too."""
+    path = kept.place(model, form)
+    if path is None:
+        return _pack(model, form)
+    found = _mapped(model, form, path)
+    if found is not None:
+        kept.used(path)
+        return found
+    shelf = Shelf(form, FORMS[form])
+    made = _pack(model, form, shelf)
+    return kept.keep(shelf, path) and _mapped(model, form, path) or made
+
+
+def _mapped(model: Model, form: str, path: Path) -> Packed | None:
+    """Map a file of the cache; None: there is none of this model."""
+    shelf = open_shelf(path, form, FORMS[form])
+    try:
+        return _pack(model, form, shelf) if isinstance(shelf, Shelf) else None
+    except ValueError:
+        return None
+
+
+def _pack(model: Model, form: str, shelf: Shelf | None = None) -> Packed:
+    """Pack a model's encoder and decoder, in the order of a file's maps."""
+    architecture = model.architecture
+    encoder = None if architecture.encoder is None else NativeEncoder(model, form, shelf)
+    stack = NativeStack(model, "decoder", form, shelf)
+    source_keys, linear = stack.source_keys(), None
+    if not architecture.cutoffs:
+        name = "decoder.output_projection"
+        bias = model.weight(f"{name}.bias") if architecture.output_bias else None
+        weight = sized((architecture.target_words, architecture.output_dim))
+        if shelf is None or not shelf.reads:
+            weight = model.weight(f"{name}.weight")
+        linear = NativeMap(weight, bias, form, shelf)
+    return Packed(NativeWeights(stack, source_keys, linear), encoder)
+
+
+class NativeEncoder:
+    """A stock encoder by native passes."""
+
+    def __init__(self, model: Model, form: str, shelf: Shelf | None = None) -> None:
+        self.vectors, self.scale = model.embeddings("encoder")
+        self.most = model.layers("encoder").most
+        self.stack = NativeStack(model, "encoder", form, shelf)
 
     def __call__(self, tokens: np.ndarray) -> dict[str, list[np.ndarray]]:
         """Encode a batch, B×S: the parts of fairseq's encoder output, as LeanEncoder returns them.
@@ -221,7 +160,7 @@ class NativeEncoder:
         Raises:
             IndexError: a source is longer than the model has positions for.
         """
-        padding = tokens == self.pad
+        padding = tokens == PAD
         if tokens.shape[1] > self.most and (~padding).sum(axis=1).max() > self.most:
             raise IndexError(f"a source of {tokens.shape[1]} tokens: longer than the positions")
         states = native_encode(self.stack, tokens, padding)

@@ -73,8 +73,8 @@ class Shelf:
         """Keep a map for the file."""
         self.written.append(written.raw)
 
-    def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+    def save(self, path: Path, shared: bool = False) -> None:
+        """Write the file, whole or not at all; see ``replacing``."""
         head = {
             "name": NAME,
             "format": FORMAT,
@@ -84,7 +84,7 @@ class Shelf:
             "bytes": sum(map(len, self.written)),
         }
         line = json.dumps(head).encode() + b"\n"
-        with replacing(path) as partial, open(partial, "wb") as file:
+        with replacing(path, shared) as partial, open(partial, "wb") as file:
             file.write(line + b" " * (-len(line) % _PAGE))
             file.writelines(self.written)
 

@@ -2,13 +2,13 @@
 
 import ctypes
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ...model.architecture import NORM_EPSILON, Layers
+from ...model.model import HeadWeights, Model
 from ...threads import num_threads
-from ..known import activation_name
 from .library import Heads, MapOf, NormOf, NormOfStack, library
 from .shelf import Shelf
 
@@ -81,15 +81,16 @@ class NativeMap:
 class NativeHeads:
     """Prediction heads by native products; called like ``models.heads.BlockHeads``."""
 
-    def __init__(self, heads: Any, form: str) -> None:
-        self.count = len(heads.learned)
-        self.first = heads.block_size - self.count  # 1 if head 0 is the identity
-        self.seen = heads.seen
-        self.activation = ACTIVATIONS[str(activation_name(heads.activation))]
-        self.inner = NativeMap(plain(heads.inner.weight), plain(heads.inner.bias), form)
+    def __init__(self, heads: HeadWeights, form: str) -> None:
+        record, weights = heads.record, heads.weights
+        self.count = record.learned
+        self.first = record.size - self.count  # 1 if head 0 is the identity
+        self.seen = record.seen
+        self.activation = ACTIVATIONS[record.activation]
+        self.inner = NativeMap(weights["inner.weight"], weights["inner.bias"], form)
         # One map of all hidden units, or one a head of its own.
-        outer, biases = plain(heads.outer), plain(heads.bias)
-        if heads.is_dense:
+        outer, biases = weights["outer"], weights["bias"]
+        if record.is_dense:
             outer, biases = outer.reshape(1, -1, outer.shape[2]), biases.reshape(1, -1)
         self.outer = [NativeMap(w, b, form) for w, b in zip(outer, biases, strict=True)]
         self._outer = (ctypes.c_void_p * len(self.outer))(*(map.address for map in self.outer))
@@ -129,42 +130,32 @@ class NativeStack:
     Heads are padded to whole vectors; what pads them is zero.
 
     Args:
-        layers: gathered plainly.
-        embedding: V×D.
-        scale: of the embedding.
-        positions: P×D, or None.
-        embedding_norm: or None.
-        final_norm: or None.
+        model: the model.
+        side: ``encoder`` or ``decoder``.
         form: a key of ``FORMS``.
         shelf: see ``NativeMap``.
     """
 
-    def __init__(
-        self,
-        layers: Sequence[Any],
-        embedding: Any,
-        scale: float,
-        positions: Any,
-        embedding_norm: Any,
-        final_norm: Any,
-        form: str,
-        shelf: Shelf | None = None,
-    ) -> None:
+    def __init__(self, model: Model, side: str, form: str, shelf: Shelf | None = None) -> None:
         self.form, self.shelf = form, shelf
-        self.dim, self.heads = embedding.shape[1], layers[0].attention.heads
+        self._model, self._side = model, side
+        layers = model.layers(side)
+        self.dim, self.heads = layers.dim, layers.heads
         self.own_size = self.dim // self.heads
         lanes = library().paradec_lanes()
         self.lanes = lanes
         self.head_size = -(-self.own_size // lanes) * lanes
         self.stride = -(-self.dim // lanes) * lanes
-        self.num_layers = len(layers)
+        self.num_layers = layers.count
         self.address = library().paradec_stack_new(
-            self.dim, self.heads, self.head_size, self.own_size**-0.5, len(layers)
+            self.dim, self.heads, self.head_size, self.own_size**-0.5, layers.count
         )
         if self.address is None:
             raise MemoryError("no room for packed weights")
         weakref.finalize(self, library().paradec_stack_free, self.address).atexit = False
-        self._vectors = vectors = plain(embedding)  # the library reads them in place
+        words, scale = model.embeddings(side)
+        self._vectors = vectors = plain(words)  # the library reads them in place
+        positions = model.positions(side)
         table = None if positions is None else plain(positions)
         check(
             library().paradec_stack_tables(
@@ -176,88 +167,108 @@ class NativeStack:
                 0 if table is None else len(table),
             )
         )
-        for index, layer in enumerate(layers):
-            self._add(index, layer)
-        for which, norm in zip(NormOfStack, (embedding_norm, final_norm), strict=True):
-            if norm is not None:
-                self._norm(-1, which, norm)
+        for index in range(layers.count):
+            self._add(index, layers)
+        if layers.embedding_norm:
+            self._norm(-1, NormOfStack.EMBEDDING, f"{side}.layernorm_embedding")
+        if layers.final_norm:
+            self._norm(-1, NormOfStack.FINAL, f"{side}.layer_norm")
 
-    def _add(self, index: int, layer: Any) -> None:
+    def _add(self, index: int, layers: Layers) -> None:
         """Pack one layer."""
-        # Gathered plainly, all maps are Linear.
-        attention: Any = layer.attention
-        feed: Any = layer.feed_forward
-        qkv = attention.qkv
-        parts = [self.pad_heads(w) for w in np.split(plain(qkv.weight), 3)]
-        biases = [self.pad_heads(b) for b in np.split(plain(qkv.bias), 3)]
-        self._map(index, MapOf.QKV, np.concatenate(parts), np.concatenate(biases))
-        self._map(index, MapOf.SELF_OUT, self._pad_inputs(attention.out.weight), attention.out.bias)
-        self._norm(index, NormOf.SELF, attention.norm)
-        if hasattr(layer, "source"):
-            source: Any = layer.source
-            query = self.pad_heads(source.query.weight), self.pad_heads(source.query.bias)
-            self._map(index, MapOf.CROSS_QUERY, *query)
-            out = self._pad_inputs(source.out.weight), source.out.bias
-            self._map(index, MapOf.CROSS_OUT, *out)
-            self._norm(index, NormOf.CROSS, source.norm)
-        self._map(index, MapOf.FEED_IN, feed.fc1.weight, feed.fc1.bias)
-        self._map(index, MapOf.FEED_OUT, feed.fc2.weight, feed.fc2.bias)
-        self._norm(index, NormOf.FEED, feed.norm)
-        activation = ACTIVATIONS[str(activation_name(feed.activation))]
-        library().paradec_stack_layer(self.address, index, attention.pre_norm, activation)
+        name, dim, units = f"{self._side}.layers.{index}", self.dim, layers.feed_forward
+        width = self.heads * self.head_size
+        own = [f"{name}.self_attn.{part}_proj" for part in "qkv"]
+        self._map(index, MapOf.QKV, (3 * width, dim), lambda: self._pad_outputs(own))
+        self._out(index, MapOf.SELF_OUT, f"{name}.self_attn.out_proj")
+        self._norm(index, NormOf.SELF, f"{name}.self_attn_layer_norm")
+        if self._side == "decoder":
+            query = [f"{name}.encoder_attn.q_proj"]
+            self._map(index, MapOf.CROSS_QUERY, (width, dim), lambda: self._pad_outputs(query))
+            self._out(index, MapOf.CROSS_OUT, f"{name}.encoder_attn.out_proj")
+            self._norm(index, NormOf.CROSS, f"{name}.encoder_attn_layer_norm")
+        self._map(index, MapOf.FEED_IN, (units, dim), lambda: self._weights(f"{name}.fc1"))
+        self._map(index, MapOf.FEED_OUT, (dim, units), lambda: self._weights(f"{name}.fc2"))
+        self._norm(index, NormOf.FEED, f"{name}.final_layer_norm")
+        activation = ACTIVATIONS[layers.activation]
+        library().paradec_stack_layer(self.address, index, layers.pre_norm, activation)
 
-    def pad_heads(self, x: Any) -> np.ndarray:
-        """Pad the outputs of each head: (H·Dh)×... -> (H·Dp)×..."""
-        x = plain(x).reshape(self.heads, self.own_size, -1)
-        padded = np.zeros((self.heads, self.head_size, x.shape[2]), np.float32)
-        padded[:, : self.own_size] = x
-        return padded.reshape(self.heads * self.head_size, -1)
-
-    def _pad_inputs(self, weight: Any) -> np.ndarray:
-        """Pad the inputs of each head: D×(H·Dh) -> D×(H·Dp)."""
-        x = plain(weight).reshape(-1, self.heads, self.own_size)
-        padded = np.zeros((len(x), self.heads, self.head_size), np.float32)
-        padded[:, :, : self.own_size] = x
-        return padded.reshape(len(x), -1)
-
-    def _map(self, layer: int, which: MapOf, weight: Any, bias: Any) -> None:
-        where, shape = (self.address, layer, which), (*weight.shape, FORMS[self.form])
+    def source_keys(self) -> NativeMap:
+        """Pack the keys and values of the source of all layers in one map, (L·2·H·Dp)×C."""
+        maps = [
+            f"{self._side}.layers.{index}.encoder_attn.{part}_proj"
+            for index in range(self.num_layers)
+            for part in "kv"
+        ]
+        shape = len(maps) * self.heads * self.head_size, self._model.source_width()
         if self.shelf is not None and self.shelf.reads:
-            library().paradec_stack_map_at(*where, self.shelf.place(*weight.shape), *shape)
+            return NativeMap(sized(shape), None, self.form, self.shelf)
+        return NativeMap(*self._pad_outputs(maps), self.form, self.shelf)
+
+    def _weights(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return weight and bias of a map."""
+        return self._model.weight(f"{name}.weight"), self._model.weight(f"{name}.bias")
+
+    def _pad_outputs(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Join maps with the outputs of each head padded: (H·Dh)×... each -> (N·H·Dp)×..."""
+        joined: list[np.ndarray] = []
+        for parts in zip(*map(self._weights, names), strict=True):
+            inputs = parts[0][0].size
+            shape = len(parts), self.heads, self.head_size, inputs
+            padded = np.zeros(shape, np.float32)
+            for to, part in zip(padded, parts, strict=True):
+                to[:, : self.own_size] = part.reshape(self.heads, self.own_size, inputs)
+            joined.append(padded.reshape(-1, *parts[0].shape[1:]))
+        weight, bias = joined
+        return weight, bias
+
+    def _out(self, layer: int, which: MapOf, name: str) -> None:
+        """Pack a map with the inputs of each head padded: D×(H·Dh) -> D×(H·Dp)."""
+
+        def make() -> tuple[np.ndarray, np.ndarray]:
+            weight, bias = self._weights(name)
+            padded = np.zeros((self.dim, self.heads, self.head_size), np.float32)
+            padded[:, :, : self.own_size] = weight.reshape(self.dim, self.heads, self.own_size)
+            return padded.reshape(self.dim, -1), bias
+
+        self._map(layer, which, (self.dim, self.heads * self.head_size), make)
+
+    def _map(
+        self,
+        layer: int,
+        which: MapOf,
+        size: tuple[int, int],
+        make: Callable[[], tuple[np.ndarray, np.ndarray]],
+    ) -> None:
+        """Pack a map, or take it from the file, which needs no weights."""
+        where, shape = (self.address, layer, which), (*size, FORMS[self.form])
+        if self.shelf is not None and self.shelf.reads:
+            library().paradec_stack_map_at(*where, self.shelf.place(*size), *shape)
             return
-        weight, bias = plain(weight), plain(bias)
+        weight, bias = map(plain, make())
         check(library().paradec_stack_map(*where, address_of(weight), address_of(bias), *shape))
         if self.shelf is not None:
-            room = self.shelf.room(*weight.shape)
+            room = self.shelf.room(*size)
             library().paradec_stack_map_write(*where, room)
             self.shelf.keep(room)
 
-    def _norm(self, layer: int, which: NormOf | NormOfStack, norm: Any) -> None:
-        weight, bias = plain(norm.weight), plain(norm.bias)
+    def _norm(self, layer: int, which: NormOf | NormOfStack, name: str) -> None:
+        weight, bias = map(plain, self._weights(name))
         check(
             library().paradec_stack_norm(
-                self.address, layer, which, address_of(weight), address_of(bias), norm.eps
+                self.address, layer, which, address_of(weight), address_of(bias), NORM_EPSILON
             )
         )
 
 
-def why_not(layers: Sequence[Any]) -> str | None:
-    """Say why native passes do not know these layers, or return None."""
-    if not layers:
-        return "it has no layers"
-    for layer in layers:
-        if activation_name(layer.feed_forward.activation) not in ACTIVATIONS:
-            return "its activation has no native form"
-    return None
-
-
-def plain(weight: Any) -> np.ndarray:
+def plain(weight: np.ndarray) -> np.ndarray:
     """Return a weight in fp32, its numbers one behind the other."""
-    if hasattr(weight, "detach"):  # torch's
-        if weight.is_meta:  # packed in a file: only its size is asked for
-            return np.broadcast_to(np.float32(0), tuple(weight.shape))
-        weight = weight.detach()
     return np.ascontiguousarray(weight, np.float32)
+
+
+def sized(shape: tuple[int, int]) -> np.ndarray:
+    """Return a weight that a file holds packed: it has a size, and no memory."""
+    return np.broadcast_to(np.float32(0), shape)
 
 
 def address_of(array: np.ndarray | None) -> int | None:

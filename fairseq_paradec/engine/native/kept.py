@@ -1,0 +1,82 @@
+"""Packed weights in the user's cache folder: the next process maps them, and both share them."""
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from ...model.model import Model
+from .building import hash_of
+from .library import path as library_path
+from .library import user_folder
+from .shelf import Shelf
+
+log = logging.getLogger(__name__)
+
+#: Bytes of all files together, at most.
+MOST = 4_000_000_000
+#: A model of fewer bytes is packed about as fast as it is found.
+LEAST = 16_000_000
+
+
+def place(model: Model, form: str) -> Path | None:
+    """Return the file of a model's packed weights in a form; None: they are not kept.
+
+    Its name holds the hash of the weights, the form, and what the library was built from.
+    """
+    if not model.lasts or model.is_packed_only or _bytes(model) < LEAST:
+        return None
+    folder = user_folder("packed")
+    if folder is None:
+        return None
+    return folder / f"{model.digest()}-{form}-{hash_of(library_path().name.encode())}"
+
+
+def _bytes(model: Model) -> int:
+    """Return the size of a model's weights."""
+    return sum(weight.nbytes for weight in model.weights.values())
+
+
+def keep(shelf: Shelf, path: Path) -> bool:
+    """Write packed weights to their file, and remove the oldest ones; return whether it is there.
+
+    A folder that cannot be written to is named once in the log.
+    """
+    size = sum(map(len, shelf.written))
+    if size > MOST:
+        return False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_room(path.parent, size)
+        shelf.save(path, shared=True)
+    except OSError as error:
+        if str(path.parent) not in _SAID:
+            _SAID.add(str(path.parent))
+            log.info("packed weights are not kept in %s: %s", path.parent, error.strerror)
+        return False
+    return True
+
+
+#: Folders that the log has named.
+_SAID: set[str] = set()
+
+
+def used(path: Path) -> None:
+    """Note that a file is used, so that others are older."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
+def _make_room(folder: Path, size: int) -> None:
+    """Remove the files that were not used for longest, until so many bytes fit."""
+    files = []
+    for file in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process has removed it
+            about = file.stat()
+            files.append((about.st_mtime, about.st_size, file))
+    total = sum(length for _, length, _ in files)
+    for _, length, file in sorted(files):
+        if total + size <= MOST:
+            return
+        file.unlink(missing_ok=True)
+        total -= length

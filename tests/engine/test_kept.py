@@ -1,0 +1,132 @@
+"""Packed weights in the user's cache folder: found again, bounded, and never in the way."""
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support import builders
+from support.builders import tiny_task
+from support.commands import DEMO
+
+from fairseq_paradec.engine.native import kept, packing
+from fairseq_paradec.engine.native.packing import Packed
+from fairseq_paradec.engine.views import model_of
+from fairseq_paradec.engine.watch import keep_weights
+from fairseq_paradec.model.dictionary import Dictionary
+from fairseq_paradec.model.model import Model
+
+SOURCE = np.array([[7, 8, 9, 10, 2]])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of packed weights of a user, of models of any size."""
+    packing.library()  # which may be in the user's own cache
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kept, "LEAST", 0)
+    return tmp_path / "fairseq_paradec" / "packed"
+
+
+def demo() -> Model:
+    """The demo's model, read anew."""
+    words = (Dictionary.read(DEMO / f"dict.{language}.txt") for language in ("en", "de"))
+    return Model.read(DEMO / "model.pt", *words)
+
+
+def states(model: Model, form: str = "int8") -> bytes:
+    """What an encoder gives, and whether its maps were mapped, is in ``maps``."""
+    packed = packing.packed(model, form)
+    assert isinstance(packed, Packed) and packed.encoder is not None
+    return packed.encoder(SOURCE)["encoder_out"][0].tobytes()
+
+
+def maps(model: Model, form: str = "int8") -> bool:
+    """Whether a model's packed weights are a file's."""
+    packed = packing.packed(model, form)
+    assert isinstance(packed, Packed)
+    shelf = packed.decoder.stack.shelf
+    return shelf is not None and shelf.reads
+
+
+def test_a_second_model_maps_what_the_first_packed(folder: Path) -> None:
+    first, second = demo(), demo()
+    before = states(first)
+    (file,) = folder.iterdir()
+    assert maps(first), "both share the file's pages"
+    about = file.stat().st_mtime_ns
+    os.utime(file, ns=(1, 1))
+    assert states(second) == before and maps(second)
+    assert [*folder.iterdir()] == [file]
+    assert file.stat().st_mtime_ns >= about, "it is used, and not the oldest"
+    states(first, "bf16")
+    assert len([*folder.iterdir()]) == 2
+
+
+def test_other_weights_are_another_file(folder: Path) -> None:
+    states(demo())
+    module = builders.tiny_model(tiny_task(), dtype=torch.float32)
+    keep_weights(module)
+    model = model_of(module)
+    assert isinstance(model, Model)
+    before = states(model)
+    with torch.no_grad():
+        module.encoder.layers[0].fc1.weight.mul_(2)
+    assert states(model) != before
+    assert len([*folder.iterdir()]) == 3
+
+
+def test_weights_that_may_change_are_not_kept(folder: Path) -> None:
+    module = builders.tiny_model(tiny_task(), dtype=torch.float32)
+    model = model_of(module)
+    assert isinstance(model, Model)
+    states(model)
+    assert not folder.exists()
+
+
+def test_small_models_are_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "LEAST", 1 << 40)
+    states(demo())
+    assert not folder.exists()
+
+
+def test_the_oldest_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states(demo(), "int8")
+    (first,) = folder.iterdir()
+    states(demo(), "int4")
+    second = next(file for file in folder.iterdir() if file != first)
+    os.utime(second, ns=(1, 1))
+    monkeypatch.setattr(kept, "MOST", first.stat().st_size + 2 * second.stat().st_size)
+    states(demo(), "bf16")
+    assert not second.exists()
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= kept.MOST
+    monkeypatch.setattr(kept, "MOST", 1000)
+    left = {*folder.iterdir()}
+    assert not maps(demo(), "fp32"), "one that is too large"
+    assert {*folder.iterdir()} == left
+
+
+def test_a_damaged_file_is_packed_again(folder: Path) -> None:
+    before = states(demo())
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    for content in (b"", whole[:1000], whole[:-1], b"\xff" * 5000):
+        file.write_bytes(content)
+        model = demo()
+        assert states(model) == before and maps(model)
+        assert file.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_written_is_said_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file where the folder would be")
+    with caplog.at_level(logging.INFO):
+        models = demo(), demo()
+        assert states(models[0]) == states(models[1])
+    assert not maps(models[0])
+    said = [record.getMessage() for record in caplog.records if "not kept" in record.getMessage()]
+    assert len(said) == 1 and str(folder) in said[0] and "\n" not in said[0]
