@@ -20,7 +20,7 @@ from .cache import NativeWeights
 from .library import library
 from .passes import native_encode
 from .shelf import Shelf, open_shelf
-from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, why_not
+from .stack import FORMS, NativeHeads, NativeMap, NativeStack, activations, why_not
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ def pack_heads(heads: Any, form: str) -> Any:
 
     Heads whose activation has no native form are returned as they are.
     """
-    if heads.activation not in ACTIVATIONS:
+    if heads.activation not in activations():
         return heads
     with _PACKING:
         known = _HEADS.setdefault(heads, {})

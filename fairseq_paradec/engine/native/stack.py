@@ -1,6 +1,7 @@
 """Weights of an encoder or a decoder, packed for native passes."""
 
 import ctypes
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -21,15 +22,12 @@ FORMS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
 #: The dtype of the weights by form.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "int4": torch.int8}
 
-#: csrc's ``Activation`` by fairseq's function.
-ACTIVATIONS = {
-    activation_function("linear"): 0,
-    activation_function("relu"): 1,
-    activation_function("gelu"): 2,
-    activation_function("gelu_accurate"): 3,
-    activation_function("tanh"): 4,
-    F.silu: 5,
-}
+
+@functools.cache
+def activations() -> dict[Any, int]:
+    """Return csrc's ``Activation`` by fairseq's function."""
+    names = ("linear", "relu", "gelu", "gelu_accurate", "tanh")
+    return {activation_function(name): number for number, name in enumerate(names)} | {F.silu: 5}
 
 
 class NativeMap:
@@ -101,7 +99,7 @@ class NativeHeads:
         self.count = len(heads.learned)
         self.first = heads.block_size - self.count  # 1 if head 0 is the identity
         self.seen = heads.seen
-        self.activation = ACTIVATIONS[heads.activation]
+        self.activation = activations()[heads.activation]
         self.inner = NativeMap(heads.inner.weight, heads.inner.bias, form)
         # One map of all hidden units, or one a head of its own.
         outer = [heads.outer.flatten(0, 1)] if heads.is_dense else list(heads.outer)
@@ -216,7 +214,7 @@ class NativeStack:
         self._map(index, MapOf.FEED_OUT, feed.fc2.weight, feed.fc2.bias)
         self._norm(index, NormOf.FEED, feed.norm)
         library().paradec_stack_layer(
-            self.address, index, attention.pre_norm, ACTIVATIONS[feed.activation]
+            self.address, index, attention.pre_norm, activations()[feed.activation]
         )
 
     def pad_heads(self, x: Tensor) -> Tensor:
@@ -256,7 +254,7 @@ def why_not(layers: Sequence[EncoderLayer | DecoderLayer]) -> str | None:
     if not layers:
         return "it has no layers"
     for layer in layers:
-        if layer.feed_forward.activation not in ACTIVATIONS:
+        if layer.feed_forward.activation not in activations():
             return "its activation has no native form"
     return None
 
