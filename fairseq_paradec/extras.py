@@ -20,6 +20,7 @@ EXTRAS: dict[str, str] = {
     "jsonschema": "lab",
     "sacrebleu": "lab",
     "rouge_score": "lab",
+    "nltk": "lab",
     "polib": "train",
     "PIL": "images",
     "skimage": "images",

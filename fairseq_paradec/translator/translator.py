@@ -82,7 +82,7 @@ class Translator:
         if self.device.type == "cpu":
             for form, name in self.folder.packed.items():
                 offer(self.models[0], form, path / name)
-        self.processing = TextProcessing(path, self.folder, self.task)
+        self.processing = TextProcessing(path, self.folder)
         if self.folder.drafter is not None:
             self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
         self._generators: dict[str, Any] = {}

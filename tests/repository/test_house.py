@@ -30,16 +30,17 @@ GROUND = {
     "variants",
 }
 SEARCH = {"engine", "decoding", "methods"}
-CORE = {*SEARCH, "model", "plugin", "translator", "cli"}
+CORE = {*SEARCH, "model", "text", "plugin", "translator", "cli"}
 
 #: room -> the rooms that it may import, besides itself and the ground (docs/design.md).
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
+    "text": set(),
     "engine": set(),
     "decoding": {"engine"},
     "methods": {"engine", "decoding"},
-    "plugin": {*SEARCH, "model"},
-    "translator": {*SEARCH, "model", "plugin"},
+    "plugin": {*SEARCH, "model", "text"},
+    "translator": {*SEARCH, "model", "text", "plugin"},
     "serve": {"translator"},
     "cli": {*CORE, "serve"},
     "images": CORE,
@@ -50,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: room of the core -> its files that import fairseq, in functions; ``plugin`` is the room for that.
 KNOWS_FAIRSEQ = {
     "model": set[str](),
+    "text": set[str](),
     "engine": {"known.py"},
     "decoding": {"stock_search.py"},
     "methods": set[str](),
