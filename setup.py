@@ -24,7 +24,7 @@ class BuildWithLibrary(build_py):
         """Build what setuptools builds, and the library."""
         super().run()
         source = ROOT / "fairseq_paradec/engine/native/building.py"
-        # By its path: importing the package would need torch and fairseq.
+        # By its file: the package may not be on the path.
         spec = importlib.util.spec_from_file_location("building", source)
         building = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(building)
@@ -65,7 +65,7 @@ class WheelOfAnyPython(bdist_wheel):
 
 
 def read_version() -> str:
-    """Read the version as text: importing the package would need torch and fairseq."""
+    """Read the version as text: the package may not be on the path."""
     text = (ROOT / "fairseq_paradec" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"', text, flags=re.MULTILINE)
     if match is None:

@@ -1,20 +1,17 @@
 """Parallel decoding of translations as a fairseq plugin.
 
-fairseq imports this package for ``--user-dir fairseq_paradec``. The import applies the fixes of
-``compat`` and replaces fairseq's task ``translation`` by the plugin's, so that the plugin's flags
-work in every fairseq command without ``--task``. ``paradec`` defers this until one of its commands
-runs, so that help and usage errors need neither torch nor fairseq.
+The import needs neither torch nor fairseq. As soon as fairseq is imported, before or after this
+package, the fixes of ``compat`` are applied, and fairseq's task ``translation`` is replaced by the
+plugin's, so that the plugin's flags work in every fairseq command without ``--task``. fairseq
+imports this package for ``--user-dir fairseq_paradec``.
 """
 
-import contextlib
-import gc
 import importlib
-import logging
 import os
-import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from . import extras
+from .arrival import uncollected, when_fairseq_is_there
 from .forks import computing
 
 if TYPE_CHECKING:
@@ -80,18 +77,6 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
 
 
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Import and load without garbage collections, which would find nothing, at each start."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
 def register(method: "Method | None" = None) -> None:
     """Register tasks, models and criterions with fairseq, with the fixes; idempotent.
 
@@ -99,23 +84,29 @@ def register(method: "Method | None" = None) -> None:
         method: a ``--decoding`` of your own, which all commands and checks know from then on.
 
     Raises:
+        UsageError: fairseq is not installed.
         ValueError: a method of this name is there.
     """
-    # fairseq logs a request for tensorboardX while it is imported.
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
-    with _uncollected():
-        from .plugin import compat
-
-        compat.apply()
-        # The fixes come first.
-        from .images import image_transformer, super_resolution  # noqa: F401
-        from .plugin import encoders, models, tasks  # noqa: F401
-        from .training import criterions  # noqa: F401
+    with extras.named():
+        import fairseq  # noqa: F401  (whose import does it: see the end)
 
     if method is not None:
         from . import registry
 
         registry.register(method)
+
+
+def _register() -> None:
+    """Apply the fixes, which come first, and import what registers itself."""
+    import fairseq  # noqa: F401  (another thread may be importing it)
+
+    with uncollected():
+        from .plugin import compat
+
+        compat.apply()
+        from .images import image_transformer, super_resolution  # noqa: F401
+        from .plugin import encoders, models, tasks  # noqa: F401
+        from .training import criterions  # noqa: F401
 
 
 @computing()
@@ -136,20 +127,10 @@ def load(folder: str | os.PathLike[str], device: str = "cpu") -> "Translator":
     if not isinstance(folder, (str, os.PathLike)):
         raise option_error("load()", folder, "the path of a model folder")
     register()
-    with _uncollected():
+    with uncollected():
         from .translator.translator import Translator
 
         return Translator(Path(folder), device=device)
 
 
-def _is_command_line() -> bool:
-    """Return whether this process is ``paradec`` or ``python -m fairseq_paradec``.
-
-    ``sys.argv[0]`` is "-m" while Python locates the module of ``-m``.
-    """
-    program = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
-    return program in ("paradec", "-m") and "fairseq" not in sys.modules
-
-
-if not _is_command_line():
-    register()
+when_fairseq_is_there(_register)

@@ -12,12 +12,15 @@ from .errors import UsageError
 
 #: The extra that a user installs, by the name under which a package is imported.
 EXTRAS: dict[str, str] = {
+    "torch": "torch",
+    "fairseq": "fairseq",
     "matplotlib": "lab",
     "networkx": "lab",
     "jinja2": "lab",
     "jsonschema": "lab",
     "sacrebleu": "lab",
     "rouge_score": "lab",
+    "nltk": "lab",
     "polib": "train",
     "PIL": "images",
     "skimage": "images",

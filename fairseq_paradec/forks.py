@@ -192,12 +192,10 @@ def computing() -> Iterator[None]:
 def _settle_child() -> None:
     """Open the gate, and leave torch one thread if the process had begun to compute on more."""
     _GATE.renew()
-    if _State.computes:
-        import torch  # which is loaded; the registry's readers may not need it
-
-        if torch.get_num_threads() > 1:
-            _State.lost = torch.get_num_threads()
-            torch.set_num_threads(1)
+    torch = sys.modules.get("torch")
+    if _State.computes and torch is not None and torch.get_num_threads() > 1:
+        _State.lost = torch.get_num_threads()
+        torch.set_num_threads(1)
 
 
 # Of what is done before a fork, the last to be registered comes first. ``concurrent.futures`` takes

@@ -26,6 +26,9 @@ for folder in (TESTS, TESTS.parent):
 
 from fairseq_paradec.output import FAILED  # noqa: E402
 
+# Here, since it sets the level of the log where nobody else has.
+import fairseq  # noqa: E402, F401  # isort: skip
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:

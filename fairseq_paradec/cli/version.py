@@ -1,6 +1,7 @@
 """What ``paradec --version`` prints: versions, the engine, and where its library lies."""
 
 import platform
+from importlib import metadata
 
 from .. import __version__
 from ..engine.native import library
@@ -8,13 +9,19 @@ from ..engine.native import library
 
 def lines() -> list[str]:
     """Return the lines; the library is loaded, or built, as a decoder would do it."""
-    import torch
-
     try:
         path = library.path()
         instructions = path.name.rsplit("-", 2)[0]
         engine = [f"engine: native, instruction set {instructions}", f"library: {path}"]
     except library.NativeUnavailable as error:
         engine = [f"engine: torch; the native one is unavailable: {error}"]
-    others = f"Python {platform.python_version()}, torch {torch.__version__}"
+    others = f"Python {platform.python_version()}, torch {_version('torch')}"
     return [f"paradec {__version__}", *engine, others]
+
+
+def _version(package: str) -> str:
+    """Return a package's version, without importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -14,7 +14,7 @@ from .. import __version__
 from ..engine.watch import Watch
 from ..model.model import Model
 from ..records import Record
-from .stock_search import FAIRSEQ_VERSION
+from . import stock_search
 
 #: Engines besides ``torch``: this package's own library, and fairseq's own search.
 TORCH, NATIVE, FAIRSEQ = "torch", "native", "fairseq"
@@ -80,7 +80,8 @@ def remember_hash(model: nn.Module, digits: str) -> None:
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of this package, torch and fairseq."""
-    return {"fairseq_paradec": __version__, "torch": torch.__version__, "fairseq": FAIRSEQ_VERSION}
+    others = {"torch": torch.__version__, "fairseq": stock_search.version()}
+    return {"fairseq_paradec": __version__, **others}
 
 
 def processor() -> str:

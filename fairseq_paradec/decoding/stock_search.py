@@ -7,37 +7,44 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import fairseq
-from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
-from fairseq.tasks import FairseqTask
 
-FAIRSEQ_VERSION = str(fairseq.__version__)
+def version() -> str:
+    """Return fairseq's version."""
+    import fairseq
+
+    return str(fairseq.__version__)
 
 
 def beam_search(models: Sequence[Any], words: Any, beam: int, **limits: Any) -> Any:
     """Build fairseq's SequenceGenerator."""
+    from fairseq.sequence_generator import SequenceGenerator
+
     return SequenceGenerator(models, words, beam_size=beam, **limits)
 
 
 def search_of_flags(models: Sequence[Any], words: Any, flags: Any, **more: Any) -> Any:
     """Build the search that fairseq's flags of generation name."""
+    from fairseq.tasks import FairseqTask
+
     task = SimpleNamespace(target_dictionary=words)
     return FairseqTask.build_generator(task, models, flags, None, more)
 
 
-class CountedModel(EnsembleModel):
-    """fairseq's ensemble with a count of decoder passes, which fairseq's search does not report."""
+def count_passes(search: Any, models: Sequence[Any]) -> Any:
+    """Return an ensemble whose ``passes`` are the decoder passes since it was last set.
 
-    passes = 0  # the number of passes since it was last set
+    fairseq's search does not report them. The search runs the ensemble, unless it brings one of its
+    own.
+    """
+    from fairseq.sequence_generator import EnsembleModel
 
-    def forward_decoder(self, *args: Any, **kwargs: Any) -> Any:
-        """Count the pass, and run it as fairseq does."""
-        self.passes += 1
-        return super().forward_decoder(*args, **kwargs)
+    class CountedModel(EnsembleModel):
+        passes = 0
 
+        def forward_decoder(self, *args: Any, **kwargs: Any) -> Any:
+            self.passes += 1
+            return super().forward_decoder(*args, **kwargs)
 
-def count_passes(search: Any, models: Sequence[Any]) -> CountedModel:
-    """Let a search count its decoder passes, unless it brings an ensemble of its own."""
     counted = CountedModel(models)
     if type(search.model) is EnsembleModel:
         search.model = counted

@@ -4,43 +4,20 @@ The models that the scorers support; others raise an error that names them. The 
 LeanEncoder computes; others run as fairseq's. Positions and activations.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
-from fairseq.models.transformer import (
-    TransformerDecoder,
-    TransformerDecoderBase,
-    TransformerEncoder,
-    TransformerEncoderBase,
-    TransformerModelBase,
-)
-from fairseq.modules import (
-    LayerDropModuleList,
-    LearnedPositionalEmbedding,
-    MultiheadAttention,
-    SinusoidalPositionalEmbedding,
-    layer_norm,
-)
-from fairseq.modules.fairseq_dropout import FairseqDropout
-from fairseq.modules.transformer_layer import (
-    TransformerDecoderLayer,
-    TransformerDecoderLayerBase,
-    TransformerEncoderLayer,
-    TransformerEncoderLayerBase,
-)
-from fairseq.utils import get_activation_fn, make_positions
 from torch import Tensor, nn
 
 from ..errors import UsageError
 
-_POSITIONS = (type(None), LearnedPositionalEmbedding, SinusoidalPositionalEmbedding)
-
 
 def refuse_unknown(
     model: Any,
-    decoders: Sequence[type] = (TransformerDecoderBase, TransformerDecoder),
-    positions: Sequence[type] = _POSITIONS,
+    decoders: Sequence[type] | None = None,
+    positions: Sequence[type] | None = None,
     self_attention: type | None = None,
 ) -> None:
     """Raise a UsageError, with the model's name, if ChunkScorer would decode it wrongly.
@@ -49,20 +26,28 @@ def refuse_unknown(
 
     Args:
         model: the model.
-        decoders: allowed types of its decoder.
-        positions: allowed types of the decoder's positions.
+        decoders: allowed types of its decoder; None: fairseq's.
+        positions: allowed types of the decoder's positions; None: fairseq's, and none at all.
         self_attention: the required type of the decoder's self-attention; None: fairseq's.
     """
+    from fairseq.models import transformer
+    from fairseq.modules import MultiheadAttention
+
+    base = transformer.TransformerModelBase
+    if decoders is None:
+        decoders = (transformer.TransformerDecoderBase, transformer.TransformerDecoder)
+    if positions is None:
+        positions = (type(None), *_stock().positions)
     name = type(model).__name__
     reason = None
     decoder: Any = getattr(model, "decoder", None)
-    if not isinstance(model, TransformerModelBase):
+    if not isinstance(model, base):
         reason = "it is not a fairseq TransformerModelBase"
     elif type(decoder) not in decoders:
         reason = f"its decoder is a {type(decoder).__name__}, not the stock Transformer decoder"
     elif decoder.cross_self_attention:
         reason = "it uses cross-self-attention (--cross-self-attention)"
-    elif type(model).get_normalized_probs is not TransformerModelBase.get_normalized_probs:
+    elif type(model).get_normalized_probs is not base.get_normalized_probs:
         reason = "it normalises probabilities in its own way (get_normalized_probs)"
     elif type(decoder.embed_tokens) is not nn.Embedding:
         reason = f"its target embedding is a {type(decoder.embed_tokens).__name__}"
@@ -82,6 +67,12 @@ def refuse_unknown(
 
 def _why_layer_unknown(layer: Any, self_attention: type) -> str | None:
     """Return why a decoder layer is not the stock one, in words, or None."""
+    from fairseq.modules import MultiheadAttention
+    from fairseq.modules.transformer_layer import (
+        TransformerDecoderLayer,
+        TransformerDecoderLayerBase,
+    )
+
     if type(layer) not in (TransformerDecoderLayerBase, TransformerDecoderLayer):
         return f"its decoder holds a {type(layer).__name__}"
     if layer.encoder_attn is None:
@@ -107,14 +98,24 @@ def _why_layer_unknown(layer: Any, self_attention: type) -> str | None:
     return None
 
 
+@functools.cache
+def _activation_names() -> dict[Any, str]:
+    """Return fairseq's names of activation functions."""
+    from fairseq.utils import get_activation_fn
+
+    names = {get_activation_fn(name): name for name in ("relu", "gelu", "gelu_accurate", "tanh")}
+    return {**names, F.silu: "swish"}
+
+
 def activation_name(function: Any) -> str | None:
     """Return fairseq's name of an activation function, or None if native passes have no such."""
-    names = {get_activation_fn(name): name for name in ("relu", "gelu", "gelu_accurate", "tanh")}
-    return {**names, F.silu: "swish"}.get(function)
+    return _activation_names().get(function)
 
 
 def is_sinusoidal(places: Any) -> bool:
     """Return whether a module of positions is fairseq's of sinusoids, which grow on demand."""
+    from fairseq.modules import SinusoidalPositionalEmbedding
+
     return isinstance(places, SinusoidalPositionalEmbedding)
 
 
@@ -132,47 +133,78 @@ def position_vectors(places: Any, size: int) -> Tensor:
 
 def place_numbers(tokens: Tensor, pad: int) -> Tensor:
     """Return fairseq's position number of each token, B×S; ``pad`` at padding."""
+    from fairseq.utils import make_positions
+
     numbers: Tensor = make_positions(tokens, pad)
     return numbers
 
 
-# The parts of a stock encoder: the allowed types of each part of a module.
-_ENCODERS = (TransformerEncoder, TransformerEncoderBase)
-_LAYERS = (TransformerEncoderLayer, TransformerEncoderLayerBase)
-_LISTS = (nn.ModuleList, LayerDropModuleList)
-_LINEAR, _DROPOUT = (nn.Linear,), (FairseqDropout,)
-_NORMS = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))
-_ENCODER_PARTS: dict[str, tuple[type, ...]] = {
-    "embed_tokens": (nn.Embedding,),
-    "embed_positions": (LearnedPositionalEmbedding, SinusoidalPositionalEmbedding),
-    "layernorm_embedding": _NORMS,
-    "dropout_module": _DROPOUT,
-    "layers": _LISTS,
-    "layer_norm": _NORMS,
-}
-_LAYER_PARTS: dict[str, tuple[type, ...]] = {
-    "self_attn": (MultiheadAttention,),
-    "self_attn_layer_norm": _NORMS,
-    "dropout_module": _DROPOUT,
-    "activation_dropout_module": _DROPOUT,
-    "fc1": _LINEAR,
-    "fc2": _LINEAR,
-    "final_layer_norm": _NORMS,
-}
-_ATTENTION_PARTS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj"), _LINEAR),
-    "dropout_module": _DROPOUT,
-}
-_PARTS = {
-    **dict.fromkeys(_ENCODERS, _ENCODER_PARTS),
-    **dict.fromkeys(_LAYERS, _LAYER_PARTS),
-    MultiheadAttention: _ATTENTION_PARTS,
-}
+class _Stock(NamedTuple):
+    """The types of a stock encoder's modules."""
+
+    positions: tuple[type, ...]
+    encoders: tuple[type, ...]
+    layers: tuple[type, ...]
+    lists: tuple[type, ...]
+    norms: tuple[type, ...]
+    parts: Mapping[type, Mapping[str, tuple[type, ...]]]  # of each part of a module
+
+
+@functools.cache
+def _stock() -> _Stock:
+    """Return fairseq's types; the import of this module does not import fairseq."""
+    from fairseq.models.transformer import TransformerEncoder, TransformerEncoderBase
+    from fairseq.modules import (
+        LayerDropModuleList,
+        LearnedPositionalEmbedding,
+        MultiheadAttention,
+        SinusoidalPositionalEmbedding,
+        layer_norm,
+    )
+    from fairseq.modules.fairseq_dropout import FairseqDropout
+    from fairseq.modules.transformer_layer import (
+        TransformerEncoderLayer,
+        TransformerEncoderLayerBase,
+    )
+
+    positions = (LearnedPositionalEmbedding, SinusoidalPositionalEmbedding)
+    encoders = (TransformerEncoder, TransformerEncoderBase)
+    layers = (TransformerEncoderLayer, TransformerEncoderLayerBase)
+    lists = (nn.ModuleList, LayerDropModuleList)
+    norms = (nn.LayerNorm, getattr(layer_norm, "FusedLayerNorm", nn.LayerNorm))
+    linear, dropout = (nn.Linear,), (FairseqDropout,)
+    encoder_parts: dict[str, tuple[type, ...]] = {
+        "embed_tokens": (nn.Embedding,),
+        "embed_positions": positions,
+        "layernorm_embedding": norms,
+        "dropout_module": dropout,
+        "layers": lists,
+        "layer_norm": norms,
+    }
+    layer_parts: dict[str, tuple[type, ...]] = {
+        "self_attn": (MultiheadAttention,),
+        "self_attn_layer_norm": norms,
+        "dropout_module": dropout,
+        "activation_dropout_module": dropout,
+        "fc1": linear,
+        "fc2": linear,
+        "final_layer_norm": norms,
+    }
+    attention_parts: dict[str, tuple[type, ...]] = {
+        **dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj"), linear),
+        "dropout_module": dropout,
+    }
+    parts: dict[type, Mapping[str, tuple[type, ...]]] = {
+        **dict.fromkeys(encoders, encoder_parts),
+        **dict.fromkeys(layers, layer_parts),
+        MultiheadAttention: attention_parts,
+    }
+    return _Stock(positions, encoders, layers, lists, norms, parts)
 
 
 def is_stock_encoder(encoder: Any) -> bool:
     """Return whether LeanEncoder computes the same as this encoder."""
-    return _is_stock(encoder, _ENCODERS)
+    return _is_stock(encoder, _stock().encoders)
 
 
 def _is_stock(module: Any, kinds: tuple[type, ...]) -> bool:
@@ -181,21 +213,21 @@ def _is_stock(module: Any, kinds: tuple[type, ...]) -> bool:
     Types are compared exactly, because a subclass may compute something else under the same names.
     So may a hook, or a ``forward`` assigned to the module.
     """
-    kind = type(module)
+    kind, stock = type(module), _stock()
     if kind not in kinds or module._forward_hooks or module._forward_pre_hooks:
         return False
     if "forward" in vars(module) and not hasattr(module, "precheckpoint_forward"):
         return False
-    if kind in (nn.Linear, *_NORMS) and module.bias is None:
+    if kind in (nn.Linear, *stock.norms) and module.bias is None:
         return False
     # Quantisation noise, adapters, NormFormer's extras, extra keys and xFormers show as parts or
     # weights that a stock module does not have; these options show as flags only:
     flags = ("return_fc", "add_zero_attn", "skip_embed_dim_check", "apply_during_inference")
     if any(getattr(module, flag, False) for flag in flags):
         return False
-    if kind in _PARTS and next(module.parameters(recurse=False), None) is not None:
+    if kind in stock.parts and next(module.parameters(recurse=False), None) is not None:
         return False
-    if kind in _LISTS:
-        return all(_is_stock(layer, _LAYERS) for layer in module.children())
-    parts = _PARTS.get(kind, {})
+    if kind in stock.lists:
+        return all(_is_stock(layer, stock.layers) for layer in module.children())
+    parts = stock.parts.get(kind, {})
     return all(_is_stock(part, parts.get(name, ())) for name, part in module.named_children())

@@ -74,6 +74,10 @@ class Dictionary:
         """
         return [*map(self.number, line.split()), *([EOS] if end else [])]
 
+    def string(self, numbers: Iterable[int]) -> str:
+        """Return the symbols of numbers, with spaces between them, without ``<s>`` and ``</s>``."""
+        return " ".join(self[number] for number in numbers if number not in (BOS, EOS))
+
     @classmethod
     def read(cls, path: str | Path) -> "Dictionary":
         """Read a file of fairseq: a symbol and its count in each line.

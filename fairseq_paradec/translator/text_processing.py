@@ -1,12 +1,11 @@
 """A model folder's text processing: plain text to a model's symbols, and back."""
 
-import functools
 import re
-from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+from .. import extras
+from ..text import bpe, tokenizers
 from ..utf8 import bare
 from .model_folder import ModelFolder
 
@@ -20,18 +19,17 @@ class TextProcessing:
     Args:
         path: the folder.
         folder: what it holds.
-        task: builds fairseq's parts.
+
+    Raises:
+        UsageError: a file is missing or wrong, or what a part needs is not installed.
     """
 
-    def __init__(self, path: Path, folder: ModelFolder, task: Any) -> None:
-        self.folder, self.task = folder, task
+    def __init__(self, path: Path, folder: ModelFolder) -> None:
+        self.folder = folder
         self.tokenizer = self._tokenizer_of(folder.source)
-        here = path.absolute()  # subword_nmt would read a name with a dash as a flag
-        files = {name: str(here / file) for name, file in folder.bpe_files.items()}
-        name = folder.bpe
-        self.bpe = (
-            task.build_bpe(Namespace(**files | {"_name": name, "bpe": name})) if name else None
-        )
+        self._target = self._tokenizer_of(folder.target)
+        files = {name: str(path / file) for name, file in folder.bpe_files.items()}
+        self.bpe = None if folder.bpe is None else _bpe(folder.bpe, files)
 
     def encode(self, line: str) -> str:
         """Return the symbols of a line, with spaces between them."""
@@ -40,27 +38,31 @@ class TextProcessing:
     def encode_output(self, line: str) -> str:
         """Return the symbols of a line in the target language; see ``Translator``."""
         split = None if self.bpe is None else getattr(self.bpe, "encode_target", self.bpe.encode)
-        return _split(line, self._target_tokenizer, split)
+        return _split(line, self._target, split)
 
     def decode(self, symbols: str) -> str:
         """Return symbols of the target language as plain text."""
         text = symbols if self.bpe is None else self.bpe.decode(symbols)
-        return text if self.tokenizer is None else self.tokenizer.decode(text)
+        return text if self._target is None else self._target.decode(text)
 
-    @functools.cached_property
-    def _target_tokenizer(self) -> Any:
-        """The folder's tokenizer for texts in the target language."""
-        return self._tokenizer_of(self.folder.target)
-
-    def _tokenizer_of(self, language: str) -> Any:
+    def _tokenizer_of(self, language: str) -> tokenizers.Tokenizer | None:
         """Build the folder's tokenizer for texts in a language; None: it has none."""
         name = self.folder.tokenizer
-        if name is None:
-            return None
-        return self.task.tokenizer_of(name, language, self.folder.target)
+        return None if name is None else tokenizers.build(name, language)
 
 
-def _split(line: str, tokenizer: Any, bpe: Callable[[str], str] | None) -> str:
+def _bpe(name: str, files: Mapping[str, str]) -> bpe.Bpe:
+    """Build the core's BPE of a name, or fairseq's; see ``bpe.build``."""
+    if name in bpe.KINDS:
+        return bpe.build(name, files)
+    with extras.named(f"--bpe {name}"):
+        from ..plugin.encoders import others
+    return others.build(name, files)
+
+
+def _split(
+    line: str, tokenizer: tokenizers.Tokenizer | None, bpe: Callable[[str], str] | None
+) -> str:
     """Tokenise a line and split its words; None: no such step."""
     line = bare(line)
     line = line if tokenizer is None else tokenizer.encode(line)

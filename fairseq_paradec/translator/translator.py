@@ -1,6 +1,5 @@
 """A loaded model folder: plain text in, plain text out."""
 
-import copy
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from ..forks import computing
 from ..methods.base import refuse_drafts
 from ..methods.configure import configure
 from ..methods.stock import StockDecoder
+from ..model.dictionary import PAD, Dictionary
 from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
 from ..plugin.tasks import packed_only
@@ -27,6 +27,7 @@ from ..plugin.tasks.translation import ParallelDecodingMixin
 from ..registry import ANY, METHODS, check_models
 from ..utf8 import bare
 from . import model_folder
+from .batches import Batch, by_length, collate
 from .documents import Document, Text
 from .markup import parse
 from .model_folder import ModelFolder
@@ -82,7 +83,10 @@ class Translator:
         if self.device.type == "cpu":
             for form, name in self.folder.packed.items():
                 offer(self.models[0], form, path / name)
-        self.processing = TextProcessing(path, self.folder, self.task)
+        self.processing = TextProcessing(path, self.folder)
+        self.sources, self.targets = (
+            Dictionary.read(path / f"dict.{language}.txt") for language in pair.values()
+        )
         if self.folder.drafter is not None:
             self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
         self._generators: dict[str, Any] = {}
@@ -91,7 +95,6 @@ class Translator:
         """Return another of the same models, for a thread of its own: it shares their weights."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.task = copy.copy(self.task)  # which notes things while it makes batches
         other._generators = {}
         return other
 
@@ -310,14 +313,8 @@ class Translator:
         for text in texts:
             if not isinstance(text, str):
                 raise option_error("--drafts", text, "a text for each line")
-        words = self.task.target_dictionary
         with computing():
-            return [
-                words.encode_line(
-                    self.encode_output(text), add_if_not_exist=False, append_eos=False
-                ).tolist()
-                for text in texts
-            ]
+            return [self.targets.encode_line(self.encode_output(text), end=False) for text in texts]
 
     def _window(
         self,
@@ -333,13 +330,15 @@ class Translator:
         empty = Translation("", None, "is empty")
         results = {number: empty for number, line in enumerate(lines) if not bare(line.text)}
         numbers = [number for number in range(len(lines)) if number not in results]
-        done, words = 0, self.task.target_dictionary.__getitem__
-        symbols = [self.encode(lines[number].text) for number in numbers]
-        batches = self.task.batches_of(symbols, self.models, batch_size, max_tokens, self.device)
+        done, words = 0, self.targets.__getitem__
+        sentences = [self._tokens(lines[number].text) for number in numbers]
+        longest = self.task.positions(self.models)[0]
+        batches = by_length(sentences, batch_size, max_tokens, longest)
         while len(results) < len(lines):
             with computing():
-                batch = next(batches)
-                places = [numbers[i] for i in batch["id"].tolist()]
+                together = next(batches)
+                places = [numbers[i] for i in together.ids.tolist()]
+                batch = self._sample(together)
                 batch["id"] = torch.tensor(places, device=self.device) + first
                 here = [lines[place] for place in places]
                 if any(line.draft is not None for line in here):
@@ -366,6 +365,16 @@ class Translator:
                 done += 1
         yield from (results[number] for number in range(done, len(lines)))
 
+    def _tokens(self, line: str) -> list[int]:
+        """Return the tokens of a line, with ``</s>``."""
+        return self.sources.encode_line(self.encode(line))
+
+    def _sample(self, batch: Batch) -> dict[str, Any]:
+        """Return a batch as decoders take it, on the device."""
+        tokens, lengths = map(torch.from_numpy, (batch.tokens, batch.lengths))
+        net_input = {"src_tokens": tokens, "src_lengths": lengths}
+        return {"net_input": {name: value.to(self.device) for name, value in net_input.items()}}
+
     def encode(self, line: str) -> str:
         """Return the symbols of a line, with spaces between them."""
         return self.processing.encode(line)
@@ -390,15 +399,16 @@ class Translator:
         told = more(count)
         if not told:
             return None
-        batch = self.task.batch_of([self.encode(line) for line, _ in told], self.device)
-        ends = [told[place][1] for place in batch["id"].tolist()]
+        together = collate([self._tokens(line) for line, _ in told], range(len(told)))
+        batch = self._sample(together)
+        ends = [told[place][1] for place in together.ids.tolist()]
         batch["ends"] = [partial(self._tell, end) for end in ends]
         problems = self.task.problems(self.models, batch["net_input"]["src_tokens"])
         good = [b for b, problem in enumerate(problems) if problem is None]
         for end, problem in zip(ends, problems, strict=True):
             if problem is not None:
                 end(Translation("", None, problem))
-        return select_rows(batch, good, self.task.target_dictionary.pad()) if good else None
+        return select_rows(batch, good, PAD) if good else None
 
     def _tell(self, end: End, hypo: dict[str, Any]) -> None:
         """Tell what became of a line."""
@@ -407,7 +417,7 @@ class Translator:
     def _plain(self, hypo: dict[str, Any]) -> str:
         """Return a hypothesis as plain text."""
         # A list: of a tensor each token would be several calls of torch.
-        return self.processing.decode(self.task.target_dictionary.string(hypo["tokens"].tolist()))
+        return self.processing.decode(self.targets.string(hypo["tokens"].tolist()))
 
 
 def _check_list(name: str, given: Any, allowed: str) -> None:

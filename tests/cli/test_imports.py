@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import commands
@@ -75,8 +76,151 @@ def test_a_model_folder_loads_without_network(first: dict[str, list[str]]) -> No
 
 
 def test_an_import_loads_nothing_that_it_does_not_need(first: dict[str, list[str]]) -> None:
-    loaded = set(first["imported"])
-    assert {"fairseq", "torch"} <= loaded and not loaded & HEAVY
+    assert not set(first["imported"]) & {"fairseq", "torch", "numpy", *HEAVY}
+
+
+#: Whether fairseq's task is the plugin's; criterions and images are registered last.
+REGISTERED = """
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.criterions import CRITERION_REGISTRY
+print(json.dumps([TASK_REGISTRY["translation"].__module__,
+                  "image_super_resolution" in TASK_REGISTRY, "blockwise_loss" in CRITERION_REGISTRY,
+                  sum(type(finder).__name__ == "_Finder" for finder in sys.meta_path)]))"""
+
+
+def is_registered(*lines: str) -> bool:
+    """Whether the plugin is whole after these lines, in a new process."""
+    module, *registered, waiting = json.loads(python("\n".join([*lines, REGISTERED]), DEMO))
+    return registered == [True, True] and waiting == 0 and module.startswith("fairseq_paradec.")
+
+
+#: Who comes first.
+ORDERS = {
+    "fairseq": ["import fairseq.tasks", "import fairseq_paradec"],
+    "the package": ["import fairseq_paradec", "import fairseq"],
+    "a part of fairseq": ["import fairseq_paradec", "from fairseq.data import Dictionary"],
+    "a user dir": [
+        "import fairseq_paradec",
+        "from argparse import Namespace",
+        "from fairseq.utils import import_user_module",
+        "import_user_module(Namespace(user_dir='fairseq_paradec'))",
+    ],
+    "a plugin module": ["import fairseq_paradec.plugin.tasks.batches"],
+    "a public name": ["from fairseq_paradec import Decoder"],
+    "a module of the core": ["import fairseq_paradec.methods.base"],
+    "the Translator": ["from fairseq_paradec.translator.translator import Translator"],
+    "a task": ["import fairseq_paradec.images.super_resolution"],
+    "a model": ["import fairseq_paradec.images.image_transformer"],
+    "a criterion": ["import fairseq_paradec.training.criterions.projected_cross_entropy"],
+    "a command": ["import fairseq_paradec.lab.measure.systems"],
+    "somebody who looks": [
+        "import fairseq_paradec, importlib.util",
+        "spec = importlib.util.find_spec('fairseq')",
+        "assert 'fairseq' not in sys.modules and spec.origin.endswith('__init__.py')",
+        "import fairseq",
+        "assert fairseq.__spec__.loader is fairseq.__loader__",
+        "assert fairseq.__loader__.get_filename('fairseq') == spec.origin",
+    ],
+}
+SLOW = {"a part of fairseq", "a model", "a criterion", "a command", "a module of the core"}
+
+
+@pytest.mark.parametrize(
+    "first", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in ORDERS]
+)
+def test_the_plugin_is_registered_whoever_comes_first(first: str) -> None:
+    assert is_registered(*ORDERS[first])
+
+
+def test_a_fairseq_that_breaks_is_seen_again() -> None:
+    code = """
+import fairseq_paradec
+sys.modules["fairseq.distributed"] = None
+try:
+    import fairseq
+except ImportError:
+    del sys.modules["fairseq.distributed"]
+assert "fairseq" not in sys.modules"""
+    assert is_registered(code)
+
+
+def test_threads_that_import_at_once_have_a_whole_plugin() -> None:
+    code = """
+import threading, fairseq_paradec
+WORDS = ["import fairseq", "from fairseq_paradec import Decoder", "fairseq_paradec.register()",
+         "from fairseq_paradec import Translator", "fairseq_paradec.load(sys.argv[1])"]
+done, barrier = [], threading.Barrier(2 * len(WORDS))
+def work(words):
+    barrier.wait()
+    exec(words)
+    from fairseq.tasks import TASK_REGISTRY
+    assert TASK_REGISTRY["translation"].__module__.startswith("fairseq_paradec")
+    done.append(words)
+threads = [threading.Thread(target=work, args=(words,)) for words in 2 * WORDS]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(done) == len(threads), set(WORDS) - set(done)"""
+    assert is_registered(code)
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_new_process_has_its_own_plugin(start: str, tmp_path: Path) -> None:
+    """A Translator crosses to it by its folder."""
+    file = tmp_path / "work.py"
+    file.write_text(
+        """
+import multiprocessing, sys
+def work(made):
+    from fairseq.tasks import TASK_REGISTRY
+    assert TASK_REGISTRY["translation"].__module__.startswith("fairseq_paradec")
+    return made.translate(["A dog runs."], decoding="greedy")
+if __name__ == "__main__":
+    import fairseq_paradec
+    multiprocessing.set_start_method(sys.argv[1])
+    if sys.argv[1] == "fork":
+        import pickle
+        made = pickle.dumps(fairseq_paradec.load(sys.argv[2]))
+        with multiprocessing.Pool(1) as pool:
+            there = pool.apply(work, (pickle.loads(made),))
+    else:
+        made = fairseq_paradec.load(sys.argv[2])
+        with multiprocessing.Pool(1) as pool:
+            there = pool.apply(work, (made,))
+    assert there == work(fairseq_paradec.load(sys.argv[2])), there
+"""
+    )
+    words = [sys.executable, str(file), start, str(DEMO)]
+    env = commands.environment({"PYTHONPATH": str(ROOT)})
+    succeed(subprocess.run(words, env=env, capture_output=True, text=True, timeout=120))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["doctor", "--help"]])
+def test_what_tells_of_the_program_needs_neither_torch_nor_fairseq(words: list[str]) -> None:
+    code = f"""
+sys.modules["torch"] = sys.modules["fairseq"] = None
+from fairseq_paradec.cli.main import main
+try:
+    status = main({words})
+except SystemExit as ended:
+    status = ended.code
+print(json.dumps(status))"""
+    assert json.loads(python(code)) == 0
+
+
+def test_without_fairseq_one_line_names_the_extra() -> None:
+    code = f"""
+sys.modules["fairseq"] = None
+from fairseq_paradec.errors import UsageError
+import fairseq_paradec
+for act in (fairseq_paradec.register, lambda: fairseq_paradec.load({str(DEMO)!r})):
+    try:
+        act()
+    except UsageError as error:
+        assert str(error) == "needs fairseq; install fairseq_paradec[fairseq]", error
+    else:
+        raise AssertionError(act)
+print(1)"""
+    assert python(code) == "1"
 
 
 def test_fairseqs_scores_still_come_from_scikit_learn_and_scipy() -> None:
@@ -100,7 +244,7 @@ print(json.dumps([acc_and_f1(a, b)["f1"], matthews_corrcoef(a, b),
 def test_fairseqs_configurations_are_there_for_who_looks() -> None:
     code = """
 import gc
-import fairseq_paradec
+import fairseq_paradec, fairseq
 from hydra.core.config_store import ConfigStore
 store = ConfigStore.instance()
 early = [len(store.repo), len(store.waiting) > 100, gc.isenabled()]
@@ -121,8 +265,8 @@ import _multiprocessing
 def refuse(*args): raise PermissionError(13, "Permission denied")
 _multiprocessing.SemLock = type("SemLock", (), {"__new__": refuse, "_rebuild": None,
                                                 "SEM_VALUE_MAX": 9})
-import fairseq_paradec, sys
-assert "fairseq" in sys.modules and "fairseq.pdb" not in sys.modules
+import fairseq_paradec, fairseq, sys
+assert "fairseq.pdb" not in sys.modules
 """
     succeed(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True))
 

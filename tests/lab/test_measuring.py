@@ -232,7 +232,8 @@ def test_starts_are_measured(tmp_path):
     )
     times = {row["start"]: row["processor_s"] for row in json.loads(out.read_text())["rows"]}
     assert list(times)[:3] == ["import torch", "import fairseq_paradec", "paradec --help"]
-    assert times["paradec --help"] < times["import torch"] < times["import fairseq_paradec"]
+    light = times["paradec --help"], times["import fairseq_paradec"]
+    assert max(light) < times["import torch"] < times["fairseq_paradec.load"]
 
 
 @pytest.mark.slow

@@ -30,6 +30,8 @@ def compare(ours: Dictionary, theirs: FairseqDictionary) -> None:
     assert all(ours.number(symbol) == theirs.index(symbol) for symbol in theirs.indices)
     numbers = (dictionary.BOS, dictionary.PAD, dictionary.EOS, dictionary.UNK)
     assert numbers == (theirs.bos(), theirs.pad(), theirs.eos(), theirs.unk())
+    for numbers in ([], [*range(len(ours)), len(ours), 10**6], [2, 5, 2, 0, 1, 3, 3, 4, 2]):
+        assert ours.string(numbers) == theirs.string(numbers)
     for line in ("", " ", "a man\tin\u3000a \x1c hat\n", "nobody's <s> </s> <unk> <pad>"):
         same_line(ours, theirs, line)
 

@@ -65,8 +65,8 @@ def test_outputs_are_those_of_weights_packed_in_memory(packed: Path, dtype: str)
 SHARED = """
 import subprocess, sys
 import fairseq_paradec
-found = list(fairseq_paradec.load(sys.argv[1]).results(
-    ["A dog runs."], decoding="greedy", engine_dtype="int8"))
+model = fairseq_paradec.load(sys.argv[1])  # which has the file as long as it is there
+found = list(model.results(["A dog runs."], decoding="greedy", engine_dtype="int8"))
 if len(sys.argv) > 2:  # the second process, while the first has the file
     smaps = open("/proc/self/smaps").read().split("packed.int8\\n", 1)[1]
     sizes = {line.split(":")[0]: int(line.split()[1]) for line in smaps.splitlines()[:20]

@@ -5,9 +5,6 @@ docstring of a fix names the versions that it depends on. A fix changes nothing 
 absent, and ``apply`` is idempotent.
 """
 
-from . import deferred  # noqa: F401  (before anything that imports fairseq)
-
-# isort: split
 from .activations import make_swish_a_function
 from .beams import tell_beam_size
 from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors, keep_last_norms

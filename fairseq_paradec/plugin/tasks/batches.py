@@ -4,7 +4,7 @@ import functools
 import logging
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,38 +83,7 @@ class EverySentence:
             raise option_error("--num-shards", shards, allowed)
         return batches
 
-    def batches_of(
-        self,
-        lines: Sequence[str],
-        models: Sequence[Any],
-        batch_size: int,
-        max_tokens: int,
-        device: torch.device,
-    ) -> Iterator[dict[str, Any]]:
-        """Yield fairseq's batches of some sentences, by length, on a device."""
-        if not lines:
-            return
-        dataset = self._dataset_of(lines)
-        alone = dataset.src_sizes > min(max_tokens, self._positions(models)[0])
-        order = np.argsort(dataset.src_sizes, kind="stable")
-        batches = list(dataset.batch_by_size(order[~alone[order]], max_tokens, batch_size))
-        batches += [[i] for i in np.flatnonzero(alone)]
-        # fairseq's iterator and torch's DataLoader would draw random numbers. The locks that this
-        # takes may be held by another thread at a fork: the child would wait for them without end.
-        # And the iterator notes in the task what is left out, where threads would meet.
-        yield from (_collated(dataset, numbers, device) for numbers in batches)
-
-    def batch_of(self, lines: Sequence[str], device: torch.device) -> dict[str, Any]:
-        """Return fairseq's batch of all of some sentences, on a device."""
-        return _collated(self._dataset_of(lines), range(len(lines)), device)
-
-    def _dataset_of(self, lines: Sequence[str]) -> Any:
-        """Return fairseq's dataset of some sentences."""
-        words = self.source_dictionary  # type: ignore[attr-defined]
-        tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in lines]
-        return self.build_dataset_for_inference(tokens, [len(sentence) for sentence in tokens])
-
-    def _positions(self, models: Sequence[Any]) -> tuple[int, int]:
+    def positions(self, models: Sequence[Any]) -> tuple[int, int]:
         """Return the longest source and target that task and models take."""
         longest: tuple[int, int] = utils.resolve_max_positions(
             self._own_positions, *(model.max_positions() for model in models)
@@ -241,7 +210,7 @@ class EverySentence:
     def problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
         """Return for each row why it cannot be translated, or None."""
         pad, eos = self.tgt_dict.pad(), self.tgt_dict.eos()
-        limit = self._positions(models)[0]
+        limit = self.positions(models)[0]
         problems: list[str | None] = []
         for row in src_tokens.tolist():
             tokens = [token for token in row if token != pad]
@@ -275,10 +244,3 @@ def _check_references(lengths: np.ndarray, most: int) -> None:
             f"--skip-invalid-size-inputs-valid-test, which leaves {count} of {len(lengths)} "
             "sentences out",
         )
-
-
-def _collated(dataset: Any, numbers: Sequence[int], device: torch.device) -> dict[str, Any]:
-    """Return fairseq's batch of some sentences of a dataset, on a device."""
-    batch = dataset.collater([dataset[i] for i in numbers])
-    placed: dict[str, Any] = utils.apply_to_sample(lambda tensor: tensor.to(device), batch)
-    return placed

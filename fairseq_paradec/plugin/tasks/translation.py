@@ -1,11 +1,8 @@
 """The plugin's flags and methods on top of fairseq's ``translation`` task."""
 
 import contextlib
-import io
 import json
 import os
-import sys
-from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -13,17 +10,17 @@ from typing import Any
 import torch
 from fairseq import utils
 from fairseq.data import data_utils
-from fairseq.data.encoders import TOKENIZER_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, register_task
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...config import ALL, OPTIONS
-from ...errors import UsageError, needs, option_error
+from ...errors import UsageError, option_error
 from ...memory import keep_memory
 from ...methods.configure import configure
 from ...registry import DECODINGS, METHODS
+from ...text.bpe import errors_named
 from ..compat.checkpoints import OVERRIDES
 from ..compat.command_line import sample_without_beam, show_flags_in_help
 from ..compat.hub import refuse_unknown, refuse_unknown_keywords
@@ -91,28 +88,8 @@ class ParallelDecodingMixin(ChoosesMethod, EverySentence, TargetsInOrder):
         Raises:
             UsageError: a file of ``--bpe`` is missing, or not one of its kind.
         """
-        printed = io.StringIO()  # subword_nmt prints what is wrong, and exits
-        try:
-            with contextlib.redirect_stderr(printed):
-                bpe = super().build_bpe(args)  # type: ignore[misc]
-        except (Exception, SystemExit) as error:  # each kind of BPE raises its own
-            why = _one_line(printed.getvalue()[-500:] or error)
-            raise needs(
-                "--bpe", getattr(args, "_name", None), f"its file, such as --bpe-codes FILE ({why})"
-            ) from error
-        sys.stderr.write(printed.getvalue())
-        return bpe
-
-    def tokenizer_of(self, name: str, source: str, target: str) -> Any:
-        """Build a tokenizer for texts in the source language.
-
-        Raises:
-            UsageError: fairseq has no ``--tokenizer`` of this name.
-        """
-        if name not in TOKENIZER_REGISTRY:
-            raise option_error("--tokenizer", name, ", ".join(TOKENIZER_REGISTRY))
-        pair = {"source_lang": source, "target_lang": target}
-        return self.build_tokenizer(Namespace(tokenizer=name, **pair))  # type: ignore[attr-defined]
+        with errors_named(getattr(args, "_name", None)):
+            return super().build_bpe(args)  # type: ignore[misc]
 
     def build_criterion(self, *args: Any, **kwargs: Any) -> Any:
         """As fairseq; only training and validation call this."""

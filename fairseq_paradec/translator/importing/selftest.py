@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ... import extras
 from ...errors import option_error
+from ...model.dictionary import PAD
 from ..translator import Translator
 from . import hugging_face, writing
 from .foreign import Foreign, dictionary_order
@@ -115,16 +116,14 @@ class Here:
 
     def read(self, line: str) -> list[int | None]:
         """Split a sentence."""
-        words, encode = self.translator.task.source_dictionary, self.translator.encode
-        numbers = words.encode_line(encode(line), add_if_not_exist=False).tolist()
+        numbers = self.translator.sources.encode_line(self.translator.encode(line))
         return [self.sources[number] for number in numbers]
 
     def arguments(self, sources: Sequence[list[int]]) -> dict[str, Tensor]:
         """Return sources as the model takes them."""
         rows = [torch.tensor([self.places[number] for number in row]) for row in sources]
-        pad = self.translator.task.source_dictionary.pad()
-        tokens = pad_sequence(rows, True, pad, padding_side="left")
-        return {"src_tokens": tokens, "src_lengths": tokens.ne(pad).sum(1)}
+        tokens = pad_sequence(rows, True, PAD, padding_side="left")
+        return {"src_tokens": tokens, "src_lengths": tokens.ne(PAD).sum(1)}
 
     def generate(
         self, sources: Sequence[list[int]], beam: int, longest: int

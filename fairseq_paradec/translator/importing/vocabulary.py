@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import option_error
-from ...plugin.encoders.sentencepiece_pair import load_sentencepiece
+from ...text.bpe import load_sentencepiece
 from .foreign import SPECIAL
 
 #: The languages of M2M-100 in its order; transformers 5 does not save them.

@@ -1,8 +1,11 @@
-"""Imports fairseq without what nobody calls. Importing this module does it: it comes first."""
+"""Stand-ins for what fairseq imports, and nobody calls."""
 
+import contextlib
 import functools
 import importlib
+import logging
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -47,18 +50,18 @@ class _LaterStore(ConfigStore):
         return super()._open(path)
 
 
-def import_fairseq() -> None:
-    """Import fairseq; nothing changes for a package, or fairseq, that is already imported.
+@contextlib.contextmanager
+def without_unused() -> Iterator[None]:
+    """Let the body import fairseq without what nobody calls.
 
     Fault: fairseq 0.12 imports scikit-learn and SciPy for scores of ``sentence_prediction`` and
     ``audio_classification``. Both still compute them. The stand-ins are in ``sys.modules`` only
     while fairseq is imported. It also imports pyarrow for ``plasma``, which pyarrow has not had
     since version 12: fairseq is told so at once. Its debugger, which no part of it calls, makes a
     lock that needs a /dev/shm in which this user may write. Its configurations wait
-    (``_LaterStore``).
+    (``_LaterStore``). It logs a request for tensorboardX.
     """
-    if "fairseq" in sys.modules:
-        return
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     store = ConfigStore.instance()
     if type(store) is ConfigStore:
         store.waiting = []
@@ -74,11 +77,8 @@ def import_fairseq() -> None:
         placed["pyarrow"] = None  # an ImportError, which fairseq expects
     sys.modules.update(placed)  # type: ignore[arg-type]
     try:
-        importlib.import_module("fairseq")
+        yield
     finally:
         for name, module in placed.items():
             if sys.modules.get(name, ...) is module:
                 del sys.modules[name]
-
-
-import_fairseq()
