@@ -273,10 +273,11 @@ def test_older_names_are_read(tmp_path: Path) -> None:
     compare(Model.read(path, *words(task)), model)
 
 
-def test_older_decoders_have_no_last_norm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1.0, 2.0])
+def test_older_decoders_have_no_last_norm(version: float, tmp_path: Path) -> None:
     task = tiny_task()
     model = tiny_model(task, "prenorm", torch.float32)
-    given = model.state_dict() | {"decoder.version": torch.tensor([1.0])}
+    given = model.state_dict() | {"decoder.version": torch.tensor([version])}
     given = {name: w for name, w in given.items() if not name.startswith("decoder.layer_norm.")}
     builders.save_drafter(task, model, tmp_path / "x.pt", "transformer", given)
     own = Model.read(tmp_path / "x.pt", *words(task))
@@ -362,7 +363,8 @@ def test_a_drafter_of_another_base_is_a_line() -> None:
     own = demo(FOLDERS[1])[2]
     path = FOLDERS[1] / "assistant.pt"
     assert own.source is not None and own.target is not None
-    for wrong in (None, base):
+    other = Model(own.architecture, {name: 1.1 * w for name, w in own.weights.items()})
+    for wrong in (None, base, other):
         with pytest.raises(UsageError, match="got weights without their base; allowed: it beside"):
             Model.read(path, own.source, own.target, wrong)
 
