@@ -71,7 +71,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the folder."""
-    from ..engine.encoder import lean_encoder
+    from ..engine.torch.encoder import lean_encoder
     from ..plugin.tasks.packed_only import save
     from ..translator.translator import Translator
 

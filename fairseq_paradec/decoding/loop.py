@@ -259,7 +259,7 @@ def _score(
         num_scored = num_to_score(drafts, rules.eos)
     draft = _rectangle(drafts, rules.pad) if whole else None  # B×K
     if sampling is not None:
-        from ..engine.sampling import choose_by_draws
+        from ..engine.torch.sampling import choose_by_draws
 
         assert draft is not None
         scored = choose_by_draws(scorer, hidden, at, sampling, draft, drawn_from)

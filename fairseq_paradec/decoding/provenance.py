@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .. import __version__
-from ..engine.watch import Watch
+from ..engine.torch.watch import Watch
 from ..model.model import Model
 from ..records import Record
 from . import stock_search

@@ -81,7 +81,7 @@ def write(
         if sampling is None:
             scored = projection.draft(hidden, rules.at(rows, starts), normalised)
         else:
-            from ..engine.sampling import draw_draft
+            from ..engine.torch.sampling import draw_draft
 
             scored, probs = draw_draft(projection, hidden, rules.at(rows, starts), sampling)
             probs[[b for b in range(len(rows)) if b not in live]] = 0.0

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from .chunk import ChunkScorer, pick
-from .decoder_pass import DecoderWeights
-from .known import refuse_unknown
-from .weights import Form
+from .torch.decoder_pass import DecoderWeights
+from .torch.known import refuse_unknown
+from .torch.weights import Form
 
 
 class BlockScorer(ChunkScorer):

@@ -16,12 +16,6 @@ from torch import Tensor, nn
 
 from ..errors import UsageError, option_error
 from ..token_rules import Best, Positions, Scored
-from .cache import Cache
-from .choices import on_device
-from .decoder_pass import DecoderWeights, decoder_pass, source_keys
-from .encoder import lean_encoder
-from .gather import gather_decoder
-from .known import refuse_unknown
 from .masks import Mask
 from .native.beam import NativeModel, Searched, Searching, native_search, native_search_drafts
 from .native.cache import NativeCache
@@ -31,9 +25,15 @@ from .native.passes import native_pass, native_write
 from .native.stack import FORMS
 from .projection import Projection, gather_projection
 from .settings import Engine
-from .views import model_of, pack_heads, packed_only
-from .watch import Watch, keeps_weights
-from .weights import Form
+from .torch.cache import Cache
+from .torch.choices import on_device
+from .torch.decoder_pass import DecoderWeights, decoder_pass, source_keys
+from .torch.encoder import lean_encoder
+from .torch.gather import gather_decoder
+from .torch.known import refuse_unknown
+from .torch.views import model_of, pack_heads, packed_only
+from .torch.watch import Watch, keeps_weights
+from .torch.weights import Form
 
 log = logging.getLogger(__name__)
 

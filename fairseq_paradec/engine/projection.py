@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from ..errors import excludes, option_error
 from ..token_rules import Best, Positions, Scored, TokenRules
-from .choices import best_of, candidates, choose
 from .native.passes import native_choose
 from .native.stack import NativeMap
-from .weights import Form, make_map
+from .torch.choices import best_of, candidates, choose
+from .torch.weights import Form, make_map
 
 
 class Projection(NamedTuple):

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..token_rules import Best, Positions, Scored
-from .choices import best_of, choose
 from .chunk import PLAIN, ChunkScorer
-from .local import LocalScorer
 from .masks import Mask
 from .settings import Engine
+from .torch.choices import best_of, choose
+from .torch.local import LocalScorer
 
 
 class Scorer(Protocol):

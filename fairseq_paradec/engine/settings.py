@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ..errors import option_error
-from .watch import Watch
-from .weights import Form, best_form
+from .torch.watch import Watch
+from .torch.weights import Form, best_form
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from .chunk import ChunkScorer
-from .known import refuse_unknown
+from .torch.known import refuse_unknown
 
 
 class StepScorer(ChunkScorer):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..config import DecodingConfig
-from ..engine.views import packed_only
+from ..engine.torch.views import packed_only
 from ..errors import needs, option_error
 from ..forks import computing
 from ..registry import METHODS, STOCK_DECODINGS, check_models

@@ -12,7 +12,7 @@ import torch
 from ..config import ALL, LARGEST
 from ..decoding.samples import select_rows
 from ..engine.settings import usable_device
-from ..engine.views import offer
+from ..engine.torch.views import offer
 from ..errors import UsageError, option_error
 from ..forks import computing
 from ..methods.base import refuse_drafts

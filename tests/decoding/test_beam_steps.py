@@ -11,8 +11,8 @@ import torch
 from support.multiword import reordered
 
 from fairseq_paradec.decoding.beam_output import Results, Written
-from fairseq_paradec.engine.choices import arrays_of
 from fairseq_paradec.engine.native.library import Extended, Step, library
+from fairseq_paradec.engine.torch.choices import arrays_of
 from fairseq_paradec.methods.multiword_beam import extend
 from fairseq_paradec.row import Row
 from fairseq_paradec.target_order import TargetOrder

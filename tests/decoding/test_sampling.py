@@ -18,7 +18,7 @@ from support.builders import DEMO, Limits, built, collate, lend, sources
 from support.chance import assert_drawn
 from support.exact import watched
 
-from fairseq_paradec.engine.sampling import acceptance, distributions, draw, residual
+from fairseq_paradec.engine.torch.sampling import acceptance, distributions, draw, residual
 from fairseq_paradec.lab.analysis.promises import SAMPLED, promise_of
 from fairseq_paradec.token_rules import Sampling
 

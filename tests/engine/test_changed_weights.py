@@ -11,7 +11,7 @@ from support.commands import DEMO
 
 import fairseq_paradec
 from fairseq_paradec.decoding.provenance import weights_hash
-from fairseq_paradec.engine.watch import Watch
+from fairseq_paradec.engine.torch.watch import Watch
 
 DRAFTED = ("gad", "assisted", "blockwise")
 ENGINES = {

@@ -10,8 +10,8 @@ from support import builders
 from support.builders import VARIANTS, batch, built, collate, task_for, tiny_drafter, tiny_model
 from torch.nn.utils import prune
 
-from fairseq_paradec.engine.encoder import LeanEncoder, lean_encoder
-from fairseq_paradec.engine.weights import best_form
+from fairseq_paradec.engine.torch.encoder import LeanEncoder, lean_encoder
+from fairseq_paradec.engine.torch.weights import best_form
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 

@@ -9,9 +9,9 @@ from support import builders
 from support.builders import batch, built, collate, demo, task_for, tiny_model
 from support.forward import TOKENS, difference, full_forward, inputs_for, run_chunks
 
-from fairseq_paradec.engine import weights
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.settings import Engine
+from fairseq_paradec.engine.torch import weights
 from fairseq_paradec.errors import UsageError
 
 WIDTHS = ((1,) * 13, (5, 1, 7), (13,))

@@ -13,8 +13,8 @@ from support.commands import DEMO
 
 from fairseq_paradec.engine.native import kept, packing
 from fairseq_paradec.engine.native.packing import Packed
-from fairseq_paradec.engine.views import model_of
-from fairseq_paradec.engine.watch import keep_weights
+from fairseq_paradec.engine.torch.views import model_of
+from fairseq_paradec.engine.torch.watch import keep_weights
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import Model
 

@@ -12,11 +12,11 @@ from support.builders import task_for, tiny_model
 from support.forward import full_forward, walk
 from support.image_models import GRAY, HEADS, RGB, image_batch, task_of, tiny_image_model
 
-from fairseq_paradec.engine import cache
 from fairseq_paradec.engine.chunk import ChunkScorer
-from fairseq_paradec.engine.local import LocalScorer
 from fairseq_paradec.engine.scorers import build_scorer
 from fairseq_paradec.engine.step import StepScorer
+from fairseq_paradec.engine.torch import cache
+from fairseq_paradec.engine.torch.local import LocalScorer
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size
 from fairseq_paradec.lab.commands.flops_files import read_checkpoint

@@ -21,13 +21,14 @@ from support import builders
 from support.builders import VARIANTS, Limits, batch, decode, task_for, tiny_model, tiny_task
 from support.commands import ROOT
 
-from fairseq_paradec.engine import cache, chunk, views
+from fairseq_paradec.engine import chunk, slots
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.native import building, packing
 from fairseq_paradec.engine.native import library as native
 from fairseq_paradec.engine.native import stack as native_stack
 from fairseq_paradec.engine.native.stack import NativeMap
 from fairseq_paradec.engine.settings import Engine
+from fairseq_paradec.engine.torch import views
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.plugin.models.heads import BlockHeads
 from fairseq_paradec.row import Row
@@ -411,8 +412,8 @@ def test_what_cannot_be_decoded_is_named(engine: str, monkeypatch: Any, tmp_path
     sample, flags = batch(task, [3, 5]), {"decoding": "hgj", "engine": engine}
     with monkeypatch.context() as patch:
         (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 3 kB\n")
-        patch.setattr(cache, "_MEMORY", tmp_path / "meminfo")
-        patch.setattr(cache, "_SMALL", 0)
+        patch.setattr(slots, "_MEMORY", tmp_path / "meminfo")
+        patch.setattr(slots, "_SMALL", 0)
         with pytest.raises(UsageError, match="--batch-size: got '2 rows, whose cache takes"):
             decode(task, [model], sample, Limits(), **flags)
     with torch.no_grad():

@@ -23,7 +23,7 @@ from support.builders import (
 from support.multiword import MODELS, RAGGED, assert_same, settled_twin, twin
 
 from fairseq_paradec.decoding.beam import BeamSearch
-from fairseq_paradec.engine import cache
+from fairseq_paradec.engine import slots
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.native.beam import Searching
 from fairseq_paradec.engine.settings import Engine
@@ -234,8 +234,8 @@ def test_a_beam_that_memory_has_no_room_for_is_refused(
     decoding: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "meminfo").write_text("MemAvailable: 1000 kB\n")
-    monkeypatch.setattr(cache, "_MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(cache, "_SMALL", 2**20)
+    monkeypatch.setattr(slots, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(slots, "_SMALL", 2**20)
     task = tiny_task(size=300)
     model, sample = model_of(task), batch(task, [5])
     search(task, model, sample, Limits(max_len_b=6), 5, decoding=decoding)

@@ -27,7 +27,7 @@ from fairseq_paradec.engine.native import packing
 from fairseq_paradec.engine.native.cache import NativeCache
 from fairseq_paradec.engine.native.passes import native_pass
 from fairseq_paradec.engine.native.stack import NativeHeads
-from fairseq_paradec.engine.views import model_of, pack_heads
+from fairseq_paradec.engine.torch.views import model_of, pack_heads
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import Model

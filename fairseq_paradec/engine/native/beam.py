@@ -9,7 +9,7 @@ import numpy as np
 
 from ...threads import num_threads
 from ...token_rules import Best, Positions
-from ..cache import check_memory
+from ..slots import check_memory
 from .cache import NativeCache, NativeWeights, array_of
 from .library import AT_MOST, Drafting, Extended, Returned, Search, Searcher, Step, library
 from .passes import bits_of, check_pass, forced_of, rules_of

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ...threads import num_threads
-from ..cache import check_memory, moves
+from ..slots import check_memory, moves
 from .library import Store, library
 from .stack import NativeMap, NativeStack, address_of, check
 

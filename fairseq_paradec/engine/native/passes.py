@@ -8,8 +8,8 @@ import numpy as np
 
 from ...threads import num_threads
 from ...token_rules import Limits, Positions, Scored, TokenRules
-from ..cache import check_memory
 from ..masks import Mask, Tree
+from ..slots import check_memory
 from .cache import NativeCache, NativeWeights, array_of, spans, store
 from .library import Choices, Chunk, Limit, Rules, Store, Writing, library
 from .stack import NativeMap, NativeStack, address_of, check

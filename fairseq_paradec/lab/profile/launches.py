@@ -10,7 +10,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from ...engine.chunk import ChunkScorer
-from ...engine.decoder_pass import decoder_pass
+from ...engine.torch.decoder_pass import decoder_pass
 from ..data.table import Cells, Table
 from ..measure.rounds import now
 from ..measure.systems import FairseqSystem

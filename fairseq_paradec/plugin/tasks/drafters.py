@@ -9,7 +9,7 @@ from fairseq import checkpoint_utils, utils
 from fairseq.models.transformer import TransformerModelBase
 
 from ...decoding.helper import same_weights
-from ...engine.watch import keep_weights, keeps_weights
+from ...engine.torch.watch import keep_weights, keeps_weights
 from ...errors import option_error
 from ...model_checks import attends_locally, has_heads, is_block_nat, one_set_of_heads
 from ...registry import ANY, BLOCK_NAT, HEADS, METHODS, TRANSFORMER

@@ -6,7 +6,7 @@ from typing import Any
 
 from fairseq import checkpoint_utils
 
-from ...engine.watch import keep_weights
+from ...engine.torch.watch import keep_weights
 from ...errors import option_error
 from ...methods.configure import configure
 

@@ -16,8 +16,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ...decoding.provenance import remember_hash, weights_hash
-from ...engine.known import is_sinusoidal
-from ...engine.watch import keep_weights
+from ...engine.torch.known import is_sinusoidal
+from ...engine.torch.watch import keep_weights
 from ...errors import UsageError
 from ..compat.checkpoint_problems import form_problem
 from ..compat.checkpoints import PACKED_ONLY, check_content

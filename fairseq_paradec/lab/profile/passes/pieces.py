@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor, nn
 
-from ....engine.decoder_pass import embed
-from ....engine.known import is_stock_encoder
-from ....engine.masks import attention_bias
+from ....engine.torch.bias import attention_bias
+from ....engine.torch.decoder_pass import embed
+from ....engine.torch.known import is_stock_encoder
 from ....errors import option_error
 
 # The pieces, in the order of a pass.

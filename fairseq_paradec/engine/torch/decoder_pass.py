@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..masks import Mask, Tree
+from .bias import attention_bias
 from .cache import Cache
 from .choices import on_device
 from .layers import CachedKeys, DecoderLayer
-from .masks import Mask, Tree, attention_bias
 from .weights import Form, Linear, Map, Norm
 
 
@@ -146,7 +147,7 @@ def run_layer(
         layer: its weights.
         x: B×K×D.
         written: where its keys and values are written.
-        bias: the self-attention bias; see ``masks.attention_bias``.
+        bias: the self-attention bias; see ``bias.attention_bias``.
         source: 2×B×H×S×Dh, the source's keys and values.
         source_bias: B×1×1×S, or None.
     """

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..token_rules import Best, Positions, Scored
+from ...token_rules import Best, Positions, Scored
 
 
 def choose(scores: Tensor, at: Positions, draft: np.ndarray | None = None) -> Scored:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..token_rules import Positions, Sampling, Scored
+from ...token_rules import Positions, Sampling, Scored
 from .choices import arrays_of, choose, on_device
 
 #: Tokens of a part of the vocabulary; see ``draw``.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..chunk import PLAIN, ChunkScorer
+from ..masks import Mask
+from ..settings import Engine
 from .cache import WindowCache
-from .chunk import PLAIN, ChunkScorer
 from .known import refuse_unknown
-from .masks import Mask
-from .settings import Engine
 
 
 class LocalScorer(ChunkScorer):

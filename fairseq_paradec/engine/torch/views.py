@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..model.architecture import NORM_EPSILON, Architecture, Block, Heads, Layers, Slots
-from ..model.model import HeadWeights, Model
+from ...model.architecture import NORM_EPSILON, Architecture, Block, Heads, Layers, Slots
+from ...model.model import HeadWeights, Model
+from ..native import packing
+from ..native.stack import ACTIVATIONS, NativeHeads
 from .known import activation_name, is_sinusoidal, is_stock_encoder
-from .native import packing
-from .native.stack import ACTIVATIONS, NativeHeads
 from .watch import Watch, keeps_weights
 
 #: Models of modules, as long as these live.

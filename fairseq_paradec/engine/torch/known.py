@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import UsageError
+from ...errors import UsageError
 
 
 def refuse_unknown(

@@ -1,0 +1,1 @@
+"""Passes by torch: the reference, GPUs, and models that the native library does not know."""
