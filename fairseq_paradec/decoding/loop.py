@@ -128,8 +128,10 @@ class Verifier(Protocol):
         """Choose at every position for the output of ``step``; see ``choices.choose``."""
         ...
 
-    def best(self, hidden: Any, at: Positions, count: int) -> Best:
-        """Return the best tokens at every position; see ``choices.best_of``."""
+    def choose_traced(
+        self, hidden: Any, at: Positions, draft: np.ndarray | None
+    ) -> tuple[Scored, Best]:
+        """Choose, and return the best two tokens at every position, for a trace."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:
@@ -263,11 +265,14 @@ def _score(
 
         assert draft is not None
         scored = choose_by_draws(scorer, hidden, at, sampling, draft, drawn_from)
-    elif scored is None:
-        scored = scorer.choose(hidden, at, draft)
     details = None
     if record_tokens:
-        details = PassDetails(scorer.best(hidden, at, 2), scored, confidences)
+        chosen, best = scorer.choose_traced(hidden, at, draft)
+        scored = chosen if sampling is None else scored
+        assert scored is not None
+        details = PassDetails(best, scored, confidences)
+    elif scored is None:
+        scored = scorer.choose(hidden, at, draft)
     return _Seen(drafts, num_scored, hidden, scored, draft, details, trees, paths)
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine.chunk import ChunkScorer, pick
-from ..engine.projection import Projection
 from ..row import Row
 from ..token_rules import Sampling, TokenRules, starts_of
 
@@ -46,7 +45,7 @@ def read_rows(scorer: ChunkScorer, rows: Sequence[Row], rules: TokenRules) -> An
 
 def write(
     scorer: ChunkScorer,
-    projection: Projection,
+    projection: Any,
     rules: TokenRules,
     rows: Sequence[Row],
     counts: Sequence[int],

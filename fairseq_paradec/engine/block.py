@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
+from ..model.model import Model
 from .chunk import ChunkScorer, pick
-from .torch.decoder_pass import DecoderWeights
-from .torch.known import refuse_unknown
-from .torch.weights import Form
 
 
 class BlockScorer(ChunkScorer):
@@ -23,35 +20,32 @@ class BlockScorer(ChunkScorer):
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
         """Raise a UsageError for layers or embeddings that are not stock ones."""
+        from .torch.known import refuse_unknown
+
         refuse_unknown(model, [type(model.decoder)])
 
-    def _gather(self, form: Form) -> DecoderWeights:
-        """Gather as ChunkScorer does; the mask vector follows the embeddings, as one more token."""
-        weights, decoder = super()._gather(form), self.decoder
-        sharpness = decoder.copy_sharpness
-        vectors = torch.cat((weights.scale * weights.embedding, decoder.mask_vector[None]))
-        return weights._replace(
-            embedding=vectors.detach(),
-            scale=1.0,
-            copy_sharpness=None if sharpness is None else sharpness.detach(),
-        )
+    def _torch_passes(self) -> Any:
+        """Return torch's passes of the model; see ChunkScorer."""
+        from .torch.scoring import BlockPasses
+
+        return BlockPasses(self.given, self.engine)
 
     @property
     def mask_token(self) -> int:
         """The number of the mask vector: V."""
-        size: int = self.decoder.embed_tokens.num_embeddings
+        if isinstance(self.given, Model):
+            return self.given.architecture.target_words
+        size: int = self.given.decoder.embed_tokens.num_embeddings
         return size
 
-    def _start(self, encoder_out: dict[str, Any]) -> None:
-        """Take an encoder's output; see ChunkScorer.start."""
-        super()._start(encoder_out)
-        self.caches_prefix = self.decoder.attention == "prefix_causal"
-        if self.decoder.copy_sharpness is not None:
-            names = ("encoder_embedding", "encoder_padding_mask")
-            # Native passes know no such decoder, but the encoder may be another scorer's.
-            weight = self.decoder.embed_tokens.weight
-            vectors, padding = (torch.as_tensor(encoder_out[name][0]) for name in names)
-            self.cache.source_vectors = vectors.to(weight), padding.to(weight.device)
+    @property
+    def caches_prefix(self) -> bool:
+        """Whether the prefix's keys and values are cached."""
+        if isinstance(self.given, Model):
+            assert self.given.architecture.block is not None
+            return self.given.architecture.block.attention == "prefix_causal"
+        causal: bool = self.given.decoder.attention == "prefix_causal"
+        return causal
 
     def fill(self, prefixes: Sequence[Sequence[int]], size: int) -> Any:
         """Predict the block behind each row's prefix, in one pass.

@@ -1,8 +1,8 @@
-"""ChunkScorer: a fairseq Transformer's decoder, run over chunks of tokens against a cache.
+"""ChunkScorer: a Transformer's decoder, run over chunks of tokens against a cache.
 
-It reads the weights of a stock fairseq Transformer and scores, in one pass, K tokens per row whose
-predecessors are cached. The rows of a batch may have different numbers of cached tokens, and each
-rolls back to its own length. Every method of this package runs on it.
+It scores, in one pass, K tokens per row whose predecessors are cached. The rows of a batch may have
+different numbers of cached tokens, and each rolls back to its own length. Every method of this
+package runs on it. Passes are the native library's, or torch's.
 """
 
 import logging
@@ -11,29 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from ..errors import UsageError, option_error
+from ..model.model import Model
 from ..token_rules import Best, Positions, Scored
 from .masks import Mask
 from .native.beam import NativeModel, Searched, Searching, native_search, native_search_drafts
-from .native.cache import NativeCache
 from .native.library import NativeUnavailable
 from .native.packing import Packed, packed, save_packed
-from .native.passes import native_pass, native_write
+from .native.passes import native_write
+from .native.scoring import NativePasses
 from .native.stack import FORMS
-from .projection import Projection, gather_projection
 from .settings import Engine
-from .torch.cache import Cache
-from .torch.choices import on_device
-from .torch.decoder_pass import DecoderWeights, decoder_pass, source_keys
-from .torch.encoder import lean_encoder
-from .torch.gather import gather_decoder
-from .torch.known import refuse_unknown
-from .torch.views import model_of, pack_heads, packed_only
-from .torch.watch import Watch, keeps_weights
-from .torch.weights import Form
 
 log = logging.getLogger(__name__)
 
@@ -44,26 +33,24 @@ _SAID: set[tuple[str, str]] = set()
 
 
 class ChunkScorer:
-    """The decoder of one fairseq Transformer over chunks of K tokens against a cache.
+    """The decoder of one Transformer over chunks of K tokens against a cache.
 
     Usage: ``encode`` once per batch; then ``step`` scores a chunk, ``keep`` sets the number of
     tokens of each row that stay cached, ``reorder`` picks rows. The weights of a model in training
     change between calls, so every ``encode`` gathers them again; those of a model prepared for
-    inference are gathered once, and again when they have changed (see Watch). A scorer holds one
+    inference are gathered once, and again when they have changed (see Watched). A scorer holds one
     batch's cache, so each thread needs its own scorer.
 
     Args:
-        model: a stock fairseq Transformer in evaluation mode.
+        model: a Model, or a stock fairseq Transformer in evaluation mode.
         engine: what computes passes, and in which dtype; by default torch, in the model's.
 
     Raises:
         UsageError: this class does not support the model.
 
     Attributes:
-        model: the model in the engine's dtype.
-        weights: the decoder's weights at the last ``encode`` or ``start``.
-        projection: the output projection at the same time.
-        cache: the batch's cache.
+        passes: what computes them: NativePasses or TorchPasses.
+        cache: the batch's cache: a NativeCache, or torch's Cache.
         encoder_out: the batch's encoder output, in fairseq's layout.
         gathered: how often weights were gathered.
         joined: whether the cache is another scorer's.
@@ -71,38 +58,26 @@ class ChunkScorer:
 
     gathered = 0
     joined = False
-    weights: Any  # DecoderWeights, or NativeWeights
-    cache: Any  # Cache, or NativeCache
+    cache: Any
 
     def __init__(self, model: Any, engine: Engine = PLAIN) -> None:
-        self._refuse_unknown(model)
         self.engine = engine
         self.given = model
-        self._gathered_from: tuple[torch.dtype, torch.device, bool] | None = None
         self._joined_at: int | None = None
-        self._watch = Watch(model)
+        self._watched: Any = None  # a Model's weights stay
+        if not isinstance(model, Model):
+            from .torch.watch import Watched
+
+            self._refuse_unknown(model)
+            self._watched = Watched(model)
         self._settle()
 
     def _settle(self) -> None:
         """Let native passes, or torch's, compute this model as it is now."""
-        self.model = self.given
-        self.decoder = self.model.decoder
-        self.packed = self._packed()
-        if self.packed is not None:
-            self._encoder: Any = None
-            return
-        if packed_only(self.given):
-            kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
-            raise UsageError(
-                f"--engine {kind} with --engine-dtype {dtype} needs torch's weights; this model "
-                "folder holds them packed alone"
-            )
-        self.model = self.engine.model(self.given)
-        self.decoder = self.model.decoder
-        self._encoder = lean_encoder(self.model)
+        self.passes: Any = self._native_passes() or self._torch_passes()
 
-    def _packed(self) -> Packed | None:
-        """Return the model's native weights; None: torch computes its passes.
+    def _native_passes(self) -> NativePasses | None:
+        """Return the model's native passes; None: torch computes them.
 
         Raises:
             UsageError: ``--engine native`` does not know the model.
@@ -110,17 +85,22 @@ class ChunkScorer:
         kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
         if kind == "torch" or dtype not in FORMS:
             return None
-        if not getattr(self.given, "_is_generation_fast", False):
-            return None  # its weights change
+        given, module = self.given, None
+        if not isinstance(given, Model):
+            from .torch.views import model_of
+
+            module = given
+            if not getattr(module, "_is_generation_fast", False):
+                return None  # its weights change
+            given = model_of(module)
         packed_or_reason: Packed | str
         level, name = logging.INFO, type(self.given).__name__
         try:
-            model = model_of(self.given)
-            packed_or_reason = model if isinstance(model, str) else packed(model, dtype)
+            packed_or_reason = given if isinstance(given, str) else packed(given, dtype)
         except NativeUnavailable as error:
             packed_or_reason, level = f"the native library is not there: {error}", logging.WARNING
         if isinstance(packed_or_reason, Packed):
-            return packed_or_reason
+            return NativePasses(given, packed_or_reason, module)
         if kind == "native":
             raise option_error("--engine", kind, f"torch with this {name}: {packed_or_reason}")
         if (name, packed_or_reason) not in _SAID:
@@ -128,21 +108,38 @@ class ChunkScorer:
             log.log(level, "passes of this %s are torch's: %s", name, packed_or_reason)
         return None
 
+    def _torch_passes(self) -> Any:
+        """Return torch's passes of the model.
+
+        Raises:
+            UsageError: torch has no weights of it.
+        """
+        from .torch.scoring import TorchPasses
+        from .torch.views import packed_only
+
+        if isinstance(self.given, Model) or packed_only(self.given):
+            kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
+            raise UsageError(
+                f"--engine {kind} with --engine-dtype {dtype} needs torch's weights; this model "
+                "folder holds them packed alone"
+            )
+        return TorchPasses(self.given, self.engine)
+
     def save_packed(self, path: Path) -> None:
-        """Write the native weights of the engine's dtype to a file; see ``views.offer``.
+        """Write the native weights of the engine's dtype to a file; see ``packing.offer``.
 
         Raises:
             ValueError: its passes are torch's.
         """
-        if self.packed is None:
+        if not self.native:
             raise ValueError("its passes are torch's; the log says why")
-        model = model_of(self.given)
-        assert not isinstance(model, str)
-        save_packed(model, self.engine.dtype or "fp32", path)
+        save_packed(self.passes.model, self.engine.dtype or "fp32", path)
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
-        """Raise a UsageError for a model that this class would decode wrongly."""
+        """Raise a UsageError for a module that this class would decode wrongly."""
+        from .torch.known import refuse_unknown
+
         if hasattr(model, "block_heads"):  # a stock decoder with prediction heads
             refuse_unknown(model, [type(model.decoder)])
         else:
@@ -151,73 +148,64 @@ class ChunkScorer:
     @property
     def native(self) -> bool:
         """Whether passes are native."""
-        return self.packed is not None
+        native: bool = self.passes.native
+        return native
 
-    # ---- weights -------------------------------------------------------------------------------
+    @property
+    def weights(self) -> Any:
+        """The decoder's weights, as passes read them, since the last ``encode`` or ``start``."""
+        return self.passes.weights
 
-    def _gather_weights(self) -> None:
-        """Gather the weights in the form that a pass reads, unless they are up to date."""
-        weight = self.given.decoder.embed_tokens.weight
-        lasting = getattr(self.given, "_is_generation_fast", False)
-        kind = (weight.dtype, weight.device, lasting)
-        changed = lasting and not keeps_weights(self.given) and self._watch.changed()
-        if self._gathered_from == kind and lasting and not changed:
-            return
-        if changed or self._gathered_from not in (None, kind):
-            self._settle()
-        self._gathered_from = kind
-        self.gathered += 1
-        if self.packed is not None:
-            self.weights = self.packed.decoder
-            self.projection = gather_projection(self.model, "plain", self.weights.projection)
-            return
-        if self.model is not self.given:
-            # fairseq's own load_state_dict upgrades checkpoints and needs their options.
-            nn.Module.load_state_dict(self.model.to(weight.device), self.given.state_dict())
-        weight = self.decoder.embed_tokens.weight
-        read = sum(p.numel() for p in self.decoder.parameters())
-        form = self.engine.form(weight.dtype, weight.device, lasting, read)
-        if self._encoder is not None:
-            self._encoder.gather(form)
-        self.weights = self._gather(form)
-        self.projection = gather_projection(self.model, form)
+    @property
+    def projection(self) -> Any:
+        """The output projection at the same time."""
+        return self.passes.projection
 
-    def _gather(self, form: Form) -> DecoderWeights:
-        """Gather the decoder's weights."""
-        return gather_decoder(self.decoder, form)
+    @property
+    def model(self) -> Any:
+        """The model in the dtype of passes, if they are torch's; else as it was given."""
+        return self.given if self.native else self.passes.model
+
+    @property
+    def max_positions(self) -> int:
+        """How many tokens the decoder has positions for."""
+        most: int = self.passes.max_positions
+        return most
 
     # ---- one batch -----------------------------------------------------------------------------
 
-    def encode(self, net_input: dict[str, Tensor]) -> None:
+    def _gather_weights(self) -> None:
+        """Gather the weights in the form that a pass reads, unless they are up to date."""
+        current, settles = self.gathered > 0, False
+        if self._watched is not None:
+            current, settles = self._watched.look()
+        if current:
+            return
+        if settles:
+            self._settle()
+        self.gathered += 1
+        self.passes.gather()
+
+    def encode(self, net_input: dict[str, Any]) -> None:
         """Run the encoder and start an empty cache."""
         self._gather_weights()
         for of_last_batch in ("cache", "encoder_out"):  # never two of them
             self.__dict__.pop(of_last_batch, None)
-        self._start(self._encode(net_input))
+        self._start(self.passes.encode(net_input))
 
-    def _encode(self, net_input: dict[str, Any]) -> dict[str, Any]:
-        """Run the encoder; its output has fairseq's layout, with arrays if passes are native."""
-        if self.packed is not None and self.packed.encoder is not None:
-            return self.packed.encoder(np.asarray(net_input["src_tokens"]))
-        device = self.decoder.embed_tokens.weight.device
-        tensors = {name: torch.as_tensor(part).to(device) for name, part in net_input.items()}
-        encoder = self._encoder or self.model.encoder.forward_torchscript
-        out: dict[str, Any] = encoder(tensors)
-        return out
-
-    def add(self, net_input: dict[str, Tensor]) -> dict[str, Any]:
+    def add(self, net_input: dict[str, Any]) -> dict[str, Any]:
         """Run the encoder for further sentences, whose rows go behind those of the batch.
 
         ``writes`` says whether it can. At least so many rows must have left. ``encoder_out`` stays
         that of the batch's beginning; that of the sentences is returned.
         """
-        encoder_out = self._encode(net_input)
+        encoder_out: dict[str, Any] = self.passes.encode(net_input)
         self.add_encoded(encoder_out)
         return encoder_out
 
     def add_encoded(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output for further sentences; see ``add``."""
-        self.cache.add(*self._states(encoder_out))
+        self.cache.add(*self.passes.states(encoder_out))
 
     def start(self, encoder_out: dict[str, Any]) -> None:
         """Take an encoder's output, in fairseq's layout, and start an empty cache."""
@@ -242,30 +230,7 @@ class ChunkScorer:
     def _start(self, encoder_out: dict[str, Any]) -> None:
         """Make keys and values of the source, and an empty cache."""
         self.encoder_out = encoder_out
-        states, blank = self._states(encoder_out)
-        if self.packed is not None:
-            self.cache = NativeCache(self.weights, states, blank)
-            return
-        self.cache = self._new_cache(source_keys(self.weights, states), blank)
-
-    def _states(self, encoder_out: dict[str, Any]) -> tuple[Any, Any]:
-        """Return the states of an encoder's output, B×S×C, and where padding is, B×S, or None.
-
-        They may be another scorer's, tensors where this one has arrays, or of another dtype.
-        """
-        states = encoder_out["encoder_out"][0].swapaxes(0, 1)
-        padding = [*encoder_out["encoder_padding_mask"], None][0]
-        if self.packed is not None:
-            if isinstance(states, Tensor):
-                states = states.detach().float().numpy(force=True)
-            return states, None if padding is None else np.asarray(padding)
-        weight = self.decoder.embed_tokens.weight
-        states = torch.as_tensor(states).to(weight)
-        return states, None if padding is None else torch.as_tensor(padding).to(weight.device)
-
-    def _new_cache(self, source: Tensor, padding: Tensor | None) -> Cache:
-        """Make an empty cache; see Cache."""
-        return Cache(source, padding)
+        self.cache = self.passes.new_cache(encoder_out)
 
     def step(self, tokens: np.ndarray, mask: Mask = "causal") -> Any:
         """Run the decoder over one chunk and cache it.
@@ -277,31 +242,38 @@ class ChunkScorer:
         Returns:
             B×K×D hidden states, an array or a tensor, ready for ``choose``.
         """
-        if self.packed is not None:
-            return native_pass(self.weights, self.cache, tokens, mask)
-        return decoder_pass(self.weights, self.cache, on_device(tokens, self.cache.keys), mask)
+        return self.passes.step(self.cache, tokens, mask)
 
-    def log_probs(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
-        """Return log-probabilities of the next token, B×K×D -> B×K×V; see Projection.log_probs."""
+    def log_probs(self, hidden: Any, temperature: float = 1.0) -> Any:
+        """Return torch's tensor of log-probabilities of the next token, B×K×D -> B×K×V."""
         return self.projection.log_probs(hidden, temperature)
 
-    def choose(self, hidden: Tensor, at: Positions, draft: np.ndarray | None = None) -> Scored:
+    def choose(self, hidden: Any, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see Projection.choose."""
-        return self.projection.choose(hidden, at, draft)
+        scored: Scored = self.projection.choose(hidden, at, draft)
+        return scored
 
-    def best(self, hidden: Tensor, at: Positions, count: int) -> Best:
+    def choose_traced(
+        self, hidden: Any, at: Positions, draft: np.ndarray | None
+    ) -> tuple[Scored, Best]:
+        """Choose, and return the best two tokens at every position; see Projection."""
+        both: tuple[Scored, Best] = self.projection.choose_traced(hidden, at, draft)
+        return both
+
+    def best(self, hidden: Any, at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
-        return self.projection.best(hidden, at, count)
+        best: Best = self.projection.best(hidden, at, count)
+        return best
 
-    def writes(self, projection: Projection) -> bool:
+    def writes(self, projection: Any) -> bool:
         """Return whether ``write`` knows this model and projection."""
-        return self.native and projection.writes
+        return self.native and bool(projection.writes)
 
     def write(
         self,
         new: Sequence[Sequence[int]],
         counts: Sequence[int],
-        projection: Projection,
+        projection: Any,
         at: Positions,
         least: float,
         normalised: bool,
@@ -326,7 +298,7 @@ class ChunkScorer:
     def search_drafts(
         self,
         drafter: "ChunkScorer",
-        projection: Projection,
+        projection: Any,
         at: Positions,
         how: Searching,
         depth: int,
@@ -351,30 +323,19 @@ class ChunkScorer:
 
     def embed(self, tokens: np.ndarray) -> Any:
         """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""
-        table = self.decoder.embed_tokens
-        vectors = self.decoder.embed_scale * table(on_device(tokens, table.weight))
-        return vectors if self.packed is None else vectors.numpy(force=True)
+        return self.passes.embed(tokens)
 
     def heads(self, given: Any, dtype: str | None = None) -> Any:
         """Return prediction heads for the outputs of ``step``.
 
         Args:
-            given: BlockHeads: the model's own, or those of another checkpoint.
+            given: BlockHeads or HeadWeights: the model's own, or those of another checkpoint.
             dtype: of their weights; None: that of the passes, the only one of torch's.
 
         Raises:
             UsageError: torch's passes have another dtype.
         """
-        if self.packed is not None:
-            packed_heads = pack_heads(given, dtype or self.packed.decoder.stack.form)
-            return _ArrayHeads(given) if packed_heads is given else packed_heads
-        if dtype not in (None, self.engine.dtype_of(self.given)):
-            allowed = "that of --engine-dtype with heads whose passes are torch's"
-            raise option_error("--drafter-dtype", dtype, allowed)
-        own = getattr(self.model, "block_heads", None)
-        if own is None:
-            own = self.engine.model(given).to(self.decoder.embed_tokens.weight.device)
-        return own
+        return self.passes.heads(given, dtype)
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll back: of row b, only the first ``lengths[b]`` tokens stay cached."""
@@ -388,19 +349,6 @@ class ChunkScorer:
         """Pick rows; see Cache.reorder."""
         if not self.joined:
             self.cache.reorder(index, same_source)
-
-
-class _ArrayHeads:
-    """Heads that the native library does not know, on arrays."""
-
-    def __init__(self, heads: Any) -> None:
-        self.heads, self.seen = heads, heads.seen
-
-    def __call__(self, states: np.ndarray, numbers: Any, following: Any = None) -> np.ndarray:
-        """Run the heads; see BlockHeads."""
-        given = [None if part is None else torch.from_numpy(part) for part in (states, following)]
-        outputs: np.ndarray = self.heads(given[0], numbers, given[1]).numpy(force=True)
-        return outputs
 
 
 def pick(states: Any, where: np.ndarray) -> Any:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from .chunk import ChunkScorer
-from .torch.known import refuse_unknown
 
 
 class StepScorer(ChunkScorer):
@@ -12,6 +11,8 @@ class StepScorer(ChunkScorer):
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
         """Raise a UsageError for layers or embeddings that are not stock ones."""
+        from .torch.known import refuse_unknown
+
         if hasattr(model, "target_order"):
             positions = type(model.decoder.embed_positions)
             refuse_unknown(model, [type(model.decoder)], [positions])

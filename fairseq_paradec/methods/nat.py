@@ -26,7 +26,7 @@ class BlockFiller(Drafter):
         self.scorer = scorer
         self.block_size = block_size
         self.prefixes: list[list[int]] = []
-        self.choose, self.best = scorer.choose, scorer.best
+        self.choose, self.choose_traced = scorer.choose, scorer.choose_traced
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
         """Propose no tokens, and a block of scored positions within the row's limit."""

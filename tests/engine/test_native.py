@@ -310,7 +310,7 @@ def test_generators_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         args = argparse.Namespace(**Limits().flags(), decoding="greedy", engine="native")
         generator = task.build_generator([model], args)
         hypos = task.inference_step(generator, [model], sample)
-        return generator.scorer.packed, [hypo[0]["tokens"].tolist() for hypo in hypos]
+        return generator.scorer.weights, [hypo[0]["tokens"].tolist() for hypo in hypos]
 
     _, alone = outputs(other)
     linear, x = NativeMap(torch.randn(900, 90).numpy(), None, "fp32"), torch.randn(10, 90).numpy()
@@ -336,7 +336,7 @@ def test_a_model_is_packed_once_for_all_decoders() -> None:
         args = argparse.Namespace(**flags, engine="native")
         found.append(task.build_generator([model], args).scorer)
     assert type(found[0]) is not type(found[1])
-    assert found[0].packed is found[1].packed
+    assert found[0].weights is found[1].weights
 
 
 def test_what_is_not_known_is_named() -> None:
@@ -401,7 +401,7 @@ def test_a_damaged_library_is_built_again_and_a_lesser_one_serves(
     damaged.unlink(missing_ok=True)
     native._load.cache_clear()
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(native, "_cache", lambda: None)
+    monkeypatch.setattr(native, "user_folder", lambda _: None)
     assert ChunkScorer(model_of("default"), NATIVE).native
 
 
@@ -428,11 +428,11 @@ def test_a_model_in_training_is_torchs() -> None:
     model._is_generation_fast = True
     scorer = ChunkScorer(model, NATIVE)
     assert scorer.native
-    before = scorer.packed
+    before = scorer.weights
     for weight in (model.decoder.layers[0].fc1.weight, model.encoder.layers[0].fc2.bias):
         weight.data.add_(1)  # the next scorer packs weights that have changed
-        after = ChunkScorer(model, NATIVE).packed
-        assert after is not before and after is ChunkScorer(model, NATIVE).packed
+        after = ChunkScorer(model, NATIVE).weights
+        assert after is not before and after is ChunkScorer(model, NATIVE).weights
         before = after
 
 
@@ -447,7 +447,7 @@ def test_every_instruction_set_computes_the_same(
     if not chosen:
         pytest.skip("this CPU has no such instructions")
     monkeypatch.setattr(native, "usable", lambda: chosen)
-    monkeypatch.setattr(native, "_cache", lambda: tmp_path)
+    monkeypatch.setattr(native, "user_folder", lambda _: tmp_path)
     native._load.cache_clear()
     try:
         for form in ("fp32", "bf16", "int8"):
@@ -535,7 +535,7 @@ def test_a_kernel_that_refuses_tiles_gets_the_next_set(
     with pytest.raises(OSError, match="kernel does not let this process use matrix tiles"):
         native._open(native.build(*amx[0], tmp_path))
     monkeypatch.setattr(native, "usable", lambda: [*amx, *best])
-    monkeypatch.setattr(native, "_cache", lambda: tmp_path)
+    monkeypatch.setattr(native, "user_folder", lambda _: tmp_path)
     native._load.cache_clear()
     try:
         assert Path(native.library()._name).name.startswith(best[0][0])

@@ -84,7 +84,7 @@ class ScriptedScorer(BlockScorer):
 
     def _gather_weights(self) -> None:
         super()._gather_weights()
-        self.projection = self.projection._replace(linear=self._say)
+        self.passes.projection = self.projection._replace(linear=self._say)
 
     def _say(self, hidden: Tensor) -> Tensor:
         """Say what the script says, in the place of the model's projection."""

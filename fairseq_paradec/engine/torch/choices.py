@@ -18,6 +18,17 @@ def choose(scores: Tensor, at: Positions, draft: np.ndarray | None = None) -> Sc
         draft: B×K drafted tokens, ``<pad>`` after a shorter draft; K <= R.
     """
     at.restrict(scores)
+    return _chosen(scores, draft)
+
+
+def choose_traced(scores: Tensor, at: Positions, draft: np.ndarray | None) -> tuple[Scored, Best]:
+    """Apply the rules once; return the choices, and the best two tokens at every position."""
+    scored = choose(scores, at, draft)
+    return scored, _best(scores, at, min(2, scores.size(-1)))
+
+
+def _chosen(scores: Tensor, draft: np.ndarray | None) -> Scored:
+    """Choose greedily by restricted scores; see ``choose``."""
     best, choices = scores.max(dim=-1)
     if draft is None:
         return Scored(*arrays_of((choices, best)))
@@ -58,6 +69,11 @@ def best_of(scores: Tensor, at: Positions, count: int) -> Best:
         count: N, at most V.
     """
     at.restrict(scores)
+    return _best(scores, at, count)
+
+
+def _best(scores: Tensor, at: Positions, count: int) -> Best:
+    """Return the best tokens by restricted scores; see ``best_of``."""
     best, tokens = scores.topk(count, dim=-1)
     return Best(*arrays_of((tokens, best, scores[:, :, at.rules.eos])))
 

@@ -10,11 +10,31 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..chunk import PLAIN, ChunkScorer
+from ..chunk import ChunkScorer
 from ..masks import Mask
 from ..settings import Engine
 from .cache import WindowCache
 from .known import refuse_unknown
+from .scoring import TorchPasses
+
+
+class LocalPasses(TorchPasses):
+    """Passes of a decoder whose attention is local.
+
+    Attributes:
+        window: its ``first`` returns the first position that a position attends to.
+        reach: the largest distance to a position that is attended to.
+    """
+
+    def __init__(self, module: Any, engine: Engine) -> None:
+        super().__init__(module, engine)
+        self.window = module.decoder.attention_window
+        most = self.window.block - 1 + self.window.memory
+        self.reach: int = min(most, module.decoder.max_positions() - 1)
+
+    def _empty(self, source: Tensor, padding: Tensor | None) -> WindowCache:
+        """Make an empty cache; see WindowCache."""
+        return WindowCache(source, padding, self.window, self.reach)
 
 
 class LocalScorer(ChunkScorer):
@@ -29,12 +49,9 @@ class LocalScorer(ChunkScorer):
         UsageError: this class does not support the model.
     """
 
-    def __init__(self, model: Any, engine: Engine = PLAIN) -> None:
-        super().__init__(model, engine)
-        self.window = model.decoder.attention_window
-        most = self.window.block - 1 + self.window.memory
-        # The largest distance to a position that is attended to.
-        self.reach: int = min(most, model.decoder.max_positions() - 1)
+    def _torch_passes(self) -> LocalPasses:
+        """Return torch's passes of the model; see ChunkScorer."""
+        return LocalPasses(self.given, self.engine)
 
     @staticmethod
     def _refuse_unknown(model: Any) -> None:
@@ -50,10 +67,6 @@ class LocalScorer(ChunkScorer):
             [positions] if _is_known(positions) else (),
             attention if _is_known(attention) else None,
         )
-
-    def _new_cache(self, source: Tensor, padding: Tensor | None) -> WindowCache:
-        """Make an empty cache; see WindowCache."""
-        return WindowCache(source, padding, self.window, self.reach)
 
     def step(self, tokens: np.ndarray, mask: Mask = "causal") -> Any:
         """Run the decoder over one chunk and cache it; the window is the mask."""

@@ -61,3 +61,28 @@ def _start(weight: Tensor) -> Any:
     if not weight.is_contiguous():
         size = weight.element_size()
     return (ctypes.c_char * size).from_address(weight.data_ptr())
+
+
+class Watched:
+    """A module whose weights a scorer gathers.
+
+    Args:
+        module: in evaluation mode.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self._watch = Watch(module)
+        self._kind: Any = None  # dtype, device, whether its weights last
+
+    def look(self) -> tuple[bool, bool]:
+        """Return whether weights gathered before are current; else whether passes are others."""
+        weight = self.module.decoder.embed_tokens.weight
+        lasting = getattr(self.module, "_is_generation_fast", False)
+        kind = (weight.dtype, weight.device, lasting)
+        changed = lasting and not keeps_weights(self.module) and self._watch.changed()
+        if self._kind == kind and lasting and not changed:
+            return True, False
+        settles = changed or self._kind not in (None, kind)
+        self._kind = kind
+        return False, settles

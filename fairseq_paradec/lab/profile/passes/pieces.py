@@ -135,7 +135,7 @@ def decoder_pieces(
         For each of PIECES ``name``, ``weights`` (their number), ``bytes``, ``cache_bytes`` (of keys
         and values), ``flops`` and ``dtype`` (of its products).
     """
-    decoder, batch = scorer.decoder, len(scorer.cache.lengths)
+    decoder, batch = scorer.model.decoder, len(scorer.cache.lengths)
     kept = _kept(scorer.projection.linear)
     dim, embedded = decoder.layers[0].embed_dim, decoder.embed_tokens.embedding_dim
     pieces, rows = Pieces(_of_states(scorer)), batch * width
@@ -174,7 +174,7 @@ def encoder_pieces(scorer: Any, source: int, own_encoder: bool = True) -> list[d
         source: length of the sources.
         own_encoder: False: count the keys only, for a drafter on the verifier's encoder.
     """
-    decoder, encoder = scorer.decoder, scorer.model.encoder
+    decoder, encoder = scorer.model.decoder, scorer.model.encoder
     batch, kept = len(scorer.cache.lengths), _kept(scorer.projection.linear)
     pieces, tokens = Pieces(_of_states(scorer)), batch * source
     if own_encoder:
@@ -208,7 +208,7 @@ def heads_pieces(scorer: Any, heads: Any, drafts: Any) -> list[dict[str, Any]]:
     pieces.numbers("heads", heads.bias.numel())
     pieces.matrix("heads", heads.outer.numel(), batch, own)
     drafted = batch * (heads.block_size - 1)
-    projection = scorer.decoder.output_projection
+    projection = scorer.model.decoder.output_projection
     pieces.modules("projection", projection, tokens=drafted, dtype=kept)
     return [*pieces.by_name.values()]
 
