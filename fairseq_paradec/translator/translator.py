@@ -13,7 +13,7 @@ from ..config import ALL, LARGEST
 from ..decoding.samples import select_rows
 from ..engine.settings import usable_device
 from ..engine.views import offer
-from ..errors import UsageError, option_error
+from ..errors import UsageError, option_error, refuse_unknown
 from ..forks import computing
 from ..methods.base import Context, refuse_drafts
 from ..methods.build import build_decoder
@@ -21,7 +21,6 @@ from ..methods.configure import configure
 from ..methods.each_sentence import Hypotheses, decode_each, problems_of
 from ..methods.stock import StockDecoder
 from ..model.dictionary import PAD, Dictionary
-from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
 from ..plugin.tasks import packed_only
 from ..plugin.tasks.loading import load_paths
