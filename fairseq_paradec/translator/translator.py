@@ -24,7 +24,7 @@ from ..model.dictionary import PAD, Dictionary
 from ..plugin.compat.loading import named
 from ..plugin.tasks import packed_only
 from ..plugin.tasks.loading import load_paths
-from ..plugin.tasks.translation import ParallelDecodingMixin
+from ..plugin.tasks.translation import ParallelTranslationTask
 from ..registry import ANY, METHODS, check_models
 from ..utf8 import bare
 from . import model_folder
@@ -71,7 +71,7 @@ class Translator:
         with named(flag):
             load = packed_only.load if self.folder.packed_only else load_paths
             self.models, self.task, kind = load([model], data=str(path), **pair)
-        if not isinstance(self.task, ParallelDecodingMixin):
+        if not isinstance(self.task, ParallelTranslationTask):
             given = f"{model}, of --task {kind}"
             raise option_error(flag, given, "a model of --task translation")
         if not self.folder.packed_only:
