@@ -2,7 +2,7 @@
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 #: Shows values in messages: a file's may be long or deep.
 _SHOWN = reprlib.Repr()
@@ -62,6 +62,17 @@ def name_error(flag: str, given: str, known: Iterable[str]) -> UsageError:
     like = difflib.get_close_matches(given, known)
     near = f", such as {', '.join(like)}" if like else ""
     return option_error(flag, given, f"a setting that fairseq or this plugin knows{near}")
+
+
+def refuse_unknown(where: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse names that are not known; ``where`` they were given.
+
+    Raises:
+        UsageError: one is unknown; the message has those that are like it.
+    """
+    for name in given:
+        if name not in known:
+            raise name_error(where, name, known)
 
 
 def suggestion(given: str, known: Iterable[str]) -> str:

@@ -40,7 +40,7 @@ def one_thread() -> None:
 def loud() -> Iterator[None]:
     """Undo what a command or a server says of logging: that is for a process of its own."""
     logging.disable(logging.NOTSET)
-    logging.getLogger("fairseq_paradec.plugin.tasks.batches").setLevel(logging.NOTSET)
+    logging.getLogger("fairseq_paradec.methods.each_sentence").setLevel(logging.NOTSET)
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)

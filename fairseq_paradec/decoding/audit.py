@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..config import DecodingConfig
 from .samples import select_rows
-from .stock_search import beam_search
+from .stock_search import as_tensors, beam_search
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Audit:
         self,
         sample: dict[str, Any],
         hypos: list[list[dict[str, Any]]],
-        prefix_tokens: Tensor | None = None,
+        prefix_tokens: Any = None,
         bos_token: int | None = None,
     ) -> list[dict[str, Any]]:
         """Decode a batch again with fairseq's search and compare.
@@ -77,6 +77,7 @@ class Audit:
         """
         # With max_len_a, fairseq's limit for a row depends on the other rows of its batch, so each
         # row is decoded alone, with its own limit.
+        sample, prefix_tokens = as_tensors(self.models, sample, prefix_tokens)
         size = len(hypos)
         groups = [list(range(size))] if self.max_len_a == 0 else [[b] for b in range(size)]
         wanted = []

@@ -3,9 +3,13 @@
 No other file of ``decoding`` and ``methods`` imports fairseq.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+
+from ..errors import nan_error, needs
 
 
 def version() -> str:
@@ -49,3 +53,43 @@ def count_passes(search: Any, models: Sequence[Any]) -> Any:
     if type(search.model) is EnsembleModel:
         search.model = counted
     return counted
+
+
+def as_tensors(
+    models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Any
+) -> tuple[dict[str, Any], Any]:
+    """Return a batch and its prefixes as fairseq's search takes them: tensors beside the models.
+
+    Args:
+        models: the models.
+        sample: fairseq's batch, of arrays or tensors.
+        prefix_tokens: B×P, or None.
+    """
+    import torch
+
+    device = next(models[0].parameters()).device
+    net_input = {
+        name: torch.as_tensor(part).to(device) for name, part in sample["net_input"].items()
+    }
+    prefixes = None if prefix_tokens is None else torch.as_tensor(prefix_tokens).to(device)
+    return sample | {"net_input": net_input}, prefixes
+
+
+@contextmanager
+def errors_named(search: Any, models: Sequence[Any], constraints: Any) -> Iterator[None]:
+    """Name the errors of fairseq's search.
+
+    Raises:
+        UsageError: the model gives NaN, where the search asserts that a sentence ends; or the
+            search needs constraints, and the batch has none.
+    """
+    kind = getattr(search, "search", None)
+    if getattr(kind, "supports_constraints", False) and constraints is None:
+        needed = "fairseq-interactive, which reads constraints behind the sentence"
+        raise needs("--constraints", True, needed)
+    try:
+        yield
+    except AssertionError as error:
+        if re.fullmatch(r"(\d+) < \1", str(error)):
+            raise nan_error("--path", models) from error
+        raise

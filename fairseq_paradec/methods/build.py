@@ -1,6 +1,6 @@
 """build_decoder: from models and options to a decoder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..config import DecodingConfig
@@ -15,7 +15,10 @@ from .stock import StockDecoder
 
 @computing()  # it gathers and packs weights
 def build_decoder(
-    models: Sequence[Any], config: DecodingConfig, context: Context | None = None
+    models: Sequence[Any],
+    config: DecodingConfig,
+    context: Context | None = None,
+    load: Callable[[str, str, Sequence[Any]], Any] | None = None,
 ) -> Decoder | StockDecoder:
     """Build the decoder that a config names.
 
@@ -23,6 +26,8 @@ def build_decoder(
         models: one model, or several as an ensemble, in evaluation mode.
         config: the options; with ``auto`` the models' own method decodes, or fairseq's search.
         context: dictionaries and drafter; None: the dictionaries of the first model, no drafter.
+        load: loads the drafter of a path, of a kind and for these models, if the context has none;
+            None: nothing does.
 
     Returns:
         A decoder: ``decode(batch)`` returns fairseq's hypotheses.
@@ -43,9 +48,15 @@ def build_decoder(
         return StockDecoder(models, config, context)
     check_search(config)
     method = METHODS[config.decoding]
-    if context.drafter is None and method.drafter is not None and config.drafter_path is not None:
-        allowed = "a decoder that a task builds, which loads it; or the loaded model in the context"
-        raise option_error("--drafter-path", config.drafter_path, allowed)
+    path, kind = config.drafter_path, method.drafter
+    if context.drafter is None and kind is not None and path is not None:
+        if load is None:
+            raise option_error(
+                "--drafter-path",
+                path,
+                "a decoder that a task builds, which loads it; or the loaded model in the context",
+            )
+        context = context._replace(drafter=load(path, kind, models))
     helper = context.drafter if method.drafter is not None else None
     drafts = helper if helper is not None else getattr(models[0], "block_heads", models[0])
     decoder: Decoder = method.load(config.beam)(models, as_trained(config, drafts), context)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from ..config import ALL, DecodingConfig
 from ..decoding.provenance import FAIRSEQ, provenance
-from ..decoding.stock_search import count_passes, search_of_flags
+from ..decoding.stock_search import as_tensors, count_passes, errors_named, search_of_flags
 from ..engine.settings import Engine
 from ..errors import option_error
 from ..forks import computing
@@ -76,18 +76,20 @@ class StockDecoder:
     def decode(
         self,
         sample: dict[str, Any],
-        prefix_tokens: Tensor | None = None,
-        constraints: Tensor | None = None,
+        prefix_tokens: Any = None,
+        constraints: Any = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
-        self._check_limit(sample["net_input"]["src_tokens"].size(1))
-        with computing(), self._turns:  # it keeps its count, and the batch's lengths
+        self._check_limit(sample["net_input"]["src_tokens"].shape[1])
+        sample, prefixes = as_tensors(self.models, sample, prefix_tokens)
+        named = errors_named(self.search, self.models, constraints)
+        with computing(), self._turns, named:  # it keeps its count, and the batch's lengths
             self._counted.passes = 0
             outputs: list[list[dict[str, Any]]] = self.search.generate(
                 self.models,
                 sample,
-                prefix_tokens=prefix_tokens,
+                prefix_tokens=prefixes,
                 constraints=constraints,
                 bos_token=bos_token,
             )
@@ -111,7 +113,7 @@ class StockDecoder:
         """Search; each row gets the best hypothesis, and one pass per token."""
         prefix = None
         if rules.forced_len > 0:
-            prefix = net_input["src_tokens"].new_tensor([row.prefix for row in rows])
+            prefix = np.array([row.prefix for row in rows])
         outputs = self.decode({"net_input": net_input}, prefix, bos_token=rules.start)
         for row, hypos in zip(rows, outputs, strict=True):
             row.tokens = hypos[0]["tokens"].tolist()

@@ -19,7 +19,10 @@ class Dictionary:
     Attributes:
         symbols: the symbols by number, the special ones first.
         counts: how often each was in the training data, as the file has it.
+        nspecial: how many of the symbols are special.
     """
+
+    nspecial = len(SPECIAL)
 
     def __init__(self) -> None:
         self.symbols: list[str] = []
@@ -37,9 +40,28 @@ class Dictionary:
     def __getitem__(self, number: int) -> str:
         return self.symbols[number] if number < len(self.symbols) else SPECIAL[UNK]
 
-    def number(self, symbol: str) -> int:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dictionary) and self._numbers == other._numbers
+
+    def index(self, symbol: str) -> int:
         """Return a symbol's number; that of ``<unk>``, if it is not there."""
         return self._numbers.get(symbol, UNK)
+
+    def bos(self) -> int:
+        """Return the number of ``<s>``."""
+        return BOS
+
+    def pad(self) -> int:
+        """Return the number of ``<pad>``."""
+        return PAD
+
+    def eos(self) -> int:
+        """Return the number of ``</s>``."""
+        return EOS
+
+    def unk(self) -> int:
+        """Return the number of ``<unk>``."""
+        return UNK
 
     def add(self, symbol: str, count: int = 1, overwrite: bool = False) -> int:
         """Add a symbol, or to its count; return its number.
@@ -72,7 +94,7 @@ class Dictionary:
             line: symbols of one sentence.
             end: whether ``</s>`` follows.
         """
-        return [*map(self.number, line.split()), *([EOS] if end else [])]
+        return [*map(self.index, line.split()), *([EOS] if end else [])]
 
     def string(self, numbers: Iterable[int]) -> str:
         """Return the symbols of numbers, with spaces between them, without ``<s>`` and ``</s>``."""

@@ -90,7 +90,7 @@ def set_up_log(settings: ServerSettings) -> None:
         logger.setLevel(logging.INFO)
         logger.propagate = False
     if not settings.log_texts:  # it quotes the beginning of sentences that it leaves out
-        logging.getLogger("fairseq_paradec.plugin.tasks.batches").setLevel(logging.ERROR)
+        logging.getLogger("fairseq_paradec.methods.each_sentence").setLevel(logging.ERROR)
 
 
 def worker() -> ASGIApp:

@@ -7,23 +7,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from ..config import ALL, LARGEST
 from ..decoding.samples import select_rows
 from ..engine.settings import usable_device
 from ..engine.torch.views import offer
-from ..errors import UsageError, option_error
+from ..errors import UsageError, option_error, refuse_unknown
 from ..forks import computing
-from ..methods.base import refuse_drafts
+from ..methods.base import Context, refuse_drafts
+from ..methods.build import build_decoder
 from ..methods.configure import configure
+from ..methods.each_sentence import Hypotheses, decode_each, problems_of
 from ..methods.stock import StockDecoder
 from ..model.dictionary import PAD, Dictionary
-from ..plugin.compat.hub import refuse_unknown
 from ..plugin.compat.loading import named
 from ..plugin.tasks import packed_only
 from ..plugin.tasks.loading import load_paths
-from ..plugin.tasks.translation import ParallelDecodingMixin
+from ..plugin.tasks.translation import ParallelTranslationTask
 from ..registry import ANY, METHODS, check_models
 from ..utf8 import bare
 from . import model_folder
@@ -70,7 +71,7 @@ class Translator:
         with named(flag):
             load = packed_only.load if self.folder.packed_only else load_paths
             self.models, self.task, kind = load([model], data=str(path), **pair)
-        if not isinstance(self.task, ParallelDecodingMixin):
+        if not isinstance(self.task, ParallelTranslationTask):
             given = f"{model}, of --task {kind}"
             raise option_error(flag, given, "a model of --task translation")
         if not self.folder.packed_only:
@@ -89,6 +90,7 @@ class Translator:
         )
         if self.folder.drafter is not None:
             self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
+        self._longest = self.task.positions(self.models)[0]
         self._generators: dict[str, Any] = {}
 
     def twin(self) -> "Translator":
@@ -282,7 +284,8 @@ class Translator:
             if traced:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
-            built = self.task.build_decoder(self.models, config)
+            context = Context(self.targets, self.sources)
+            built = build_decoder(self.models, config, context, self.task.drafters.load)
             if traced and isinstance(built, StockDecoder):
                 raise UsageError(
                     f"passes: got --decoding {decoding}, fairseq's own search, which "
@@ -332,14 +335,13 @@ class Translator:
         numbers = [number for number in range(len(lines)) if number not in results]
         done, words = 0, self.targets.__getitem__
         sentences = [self._tokens(lines[number].text) for number in numbers]
-        longest = self.task.positions(self.models)[0]
-        batches = by_length(sentences, batch_size, max_tokens, longest)
+        batches = by_length(sentences, batch_size, max_tokens, self._longest)
         while len(results) < len(lines):
             with computing():
                 together = next(batches)
                 places = [numbers[i] for i in together.ids.tolist()]
-                batch = self._sample(together)
-                batch["id"] = torch.tensor(places, device=self.device) + first
+                batch = _sample(together)
+                batch["id"] = np.array(places) + first
                 here = [lines[place] for place in places]
                 if any(line.draft is not None for line in here):
                     batch["drafts"] = [line.draft for line in here]
@@ -353,7 +355,7 @@ class Translator:
                     ]
                 if more is not None and len(places) == len(lines):
                     batch["more"] = partial(self._more, more)
-                hypos = self.task.inference_step(generator, self.models, batch)
+                hypos = self.decode(generator, batch)
                 results |= early
                 results |= {
                     place: translation_of(row[: 1 + others], self._plain, lines[place].draft)
@@ -369,11 +371,14 @@ class Translator:
         """Return the tokens of a line, with ``</s>``."""
         return self.sources.encode_line(self.encode(line))
 
-    def _sample(self, batch: Batch) -> dict[str, Any]:
-        """Return a batch as decoders take it, on the device."""
-        tokens, lengths = map(torch.from_numpy, (batch.tokens, batch.lengths))
-        net_input = {"src_tokens": tokens, "src_lengths": lengths}
-        return {"net_input": {name: value.to(self.device) for name, value in net_input.items()}}
+    def decode(self, generator: Any, sample: dict[str, Any]) -> Hypotheses:
+        """Decode a batch of arrays by one of ``generator``'s; see ``methods/each_sentence.py``."""
+        problems = self._problems(sample)
+        return decode_each(generator.decode, sample, problems, self.models, self.targets)
+
+    def _problems(self, sample: dict[str, Any]) -> list[str | None]:
+        """Return for each sentence of a batch why it cannot be translated, or None."""
+        return problems_of(sample["net_input"]["src_tokens"], self._longest, self.sources)
 
     def encode(self, line: str) -> str:
         """Return the symbols of a line, with spaces between them."""
@@ -400,10 +405,10 @@ class Translator:
         if not told:
             return None
         together = collate([self._tokens(line) for line, _ in told], range(len(told)))
-        batch = self._sample(together)
+        batch = _sample(together)
         ends = [told[place][1] for place in together.ids.tolist()]
         batch["ends"] = [partial(self._tell, end) for end in ends]
-        problems = self.task.problems(self.models, batch["net_input"]["src_tokens"])
+        problems = self._problems(batch)
         good = [b for b, problem in enumerate(problems) if problem is None]
         for end, problem in zip(ends, problems, strict=True):
             if problem is not None:
@@ -416,8 +421,12 @@ class Translator:
 
     def _plain(self, hypo: dict[str, Any]) -> str:
         """Return a hypothesis as plain text."""
-        # A list: of a tensor each token would be several calls of torch.
         return self.processing.decode(self.targets.string(hypo["tokens"].tolist()))
+
+
+def _sample(batch: Batch) -> dict[str, Any]:
+    """Return a batch as decoders take it."""
+    return {"net_input": {"src_tokens": batch.tokens, "src_lengths": batch.lengths}}
 
 
 def _check_list(name: str, given: Any, allowed: str) -> None:

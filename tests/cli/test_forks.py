@@ -80,18 +80,19 @@ DURING_A_BATCH = """
 load()
 work = lambda: translate(decoding="beam", beam=2)
 parent, begun, forked = [], threading.Event(), threading.Event()
-search = model.task.inference_step
+decoder = model.generator({"decoding": "beam", "beam": 2})
+decode = decoder.decode
 
 def slow(*batch):
     begun.set()
     assert not forked.wait(2)
-    return search(*batch)
+    return decode(*batch)
 
-model.task.inference_step = slow
+decoder.decode = slow
 thread = threading.Thread(target=lambda: parent.extend(work()))
 thread.start()
 begun.wait()
-model.task.inference_step = search
+decoder.decode = decode
 os.register_at_fork(after_in_parent=forked.set)
 child = fork(work)
 thread.join()

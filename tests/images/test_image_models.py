@@ -32,6 +32,8 @@ from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.images import Size, image_transformer, super_resolution
 from fairseq_paradec.images.image_transformer import LocalSelfAttention, Window
+from fairseq_paradec.translator.model_folder import ModelFolder
+from fairseq_paradec.translator.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("exact_softmax", "no_gradients")
 
@@ -95,6 +97,15 @@ def test_what_is_no_image_is_named_with_its_number(given, caplog):
         hypos = decode(given, sample, decoding="greedy")
         assert [len(hypo["tokens"]) for hypo in hypos] == [49, 1, 49]
         assert words in caplog.text
+
+
+def test_a_model_of_images_translates_no_text(tmp_path):
+    data = image_folder(tmp_path / "data")
+    model = tiny_image_model(image_task())
+    path = save(image_task(), model, data / "model.pt", "image_transformer")
+    said = f"--model: got '{path}, of --task {images.TASK}'; allowed: a model of --task translation"
+    with pytest.raises(UsageError, match=said):
+        Translator(data, ModelFolder(*images.LANGUAGES))
 
 
 def test_other_limits_are_refused(given):

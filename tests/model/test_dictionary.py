@@ -1,5 +1,6 @@
 """Dictionaries without fairseq: equal to fairseq's, symbol by symbol, on odd files too."""
 
+import io
 import re
 import sys
 from pathlib import Path
@@ -26,10 +27,12 @@ ODD = [*SPACES, "\x00", "\u200b", "\ufeff", "\u180e", "\u2060", "\ud800"]
 def compare(ours: Dictionary, theirs: FairseqDictionary) -> None:
     """Check that two dictionaries are equal."""
     assert ours.symbols == theirs.symbols and ours.counts == theirs.count
-    assert len(ours) == len(theirs)
-    assert all(ours.number(symbol) == theirs.index(symbol) for symbol in theirs.indices)
-    numbers = (dictionary.BOS, dictionary.PAD, dictionary.EOS, dictionary.UNK)
-    assert numbers == (theirs.bos(), theirs.pad(), theirs.eos(), theirs.unk())
+    assert len(ours) == len(theirs) and ours.nspecial == theirs.nspecial
+    assert all(ours.index(symbol) == theirs.index(symbol) for symbol in theirs.indices)
+    assert ours.index("no such symbol") == theirs.index("no such symbol")
+    for name in ("bos", "pad", "eos", "unk"):
+        number = getattr(ours, name)()
+        assert number == getattr(theirs, name)() == getattr(dictionary, name.upper())
     for numbers in ([], [*range(len(ours)), len(ours), 10**6], [2, 5, 2, 0, 1, 3, 3, 4, 2]):
         assert ours.string(numbers) == theirs.string(numbers)
     for line in ("", " ", "a man\tin\u3000a \x1c hat\n", "nobody's <s> </s> <unk> <pad>"):
@@ -69,6 +72,18 @@ def test_a_dictionary_is_as_fairseq_reads_it(path: Path) -> None:
         compare(ours, theirs)
     assert ours[0] == theirs[0] and ours[10**6] == theirs[10**6] == "<unk>"
     assert "madeupword0000" in ours
+
+
+def test_dictionaries_are_equal_where_fairseqs_are() -> None:
+    lines = [["a 1", "b 2"], ["a 3", "b 2"], ["b 2", "a 1"], ["a 1"]]
+    ours = [Dictionary.of_lines(each) for each in lines]
+    theirs = [FairseqDictionary() for _ in lines]
+    for words, each in zip(theirs, lines, strict=True):
+        words.add_from_file(io.StringIO("\n".join(each)))
+    for i in range(len(lines)):
+        for j in range(len(lines)):
+            assert (ours[i] == ours[j]) == (theirs[i] == theirs[j]), (i, j)
+    assert ours[0] == ours[1] != ours[2] and ours[0] != theirs[0]
 
 
 def test_there_are_dictionaries_to_compare() -> None:

@@ -171,6 +171,12 @@ def test_the_model_needs_numpy_alone() -> None:
         assert packages(file) <= {*sys.stdlib_module_names, "numpy"}, file
 
 
+def test_the_translator_and_what_its_batches_pass_need_no_torch_to_be_imported() -> None:
+    files = [file for file in files_of("translator") if "importing" not in file.parts]
+    for file in (*files, PLUGIN / "methods" / "each_sentence.py", PLUGIN / "methods" / "stock.py"):
+        assert not at_the_top(file) & {"torch", "fairseq"}, file
+
+
 def test_every_room_is_known() -> None:
     rooms = {path.stem for path in PLUGIN.glob("*.py")}
     rooms |= {path.parent.name for path in PLUGIN.glob("*/__init__.py")}

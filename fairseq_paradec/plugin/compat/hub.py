@@ -2,7 +2,7 @@
 
 import argparse
 import inspect
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -13,7 +13,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
 from ...config import ALL
-from ...errors import name_error
+from ...errors import refuse_unknown
 from .given import given_by
 from .patching import Function, around, wrap_once
 
@@ -73,17 +73,6 @@ def refuse_unknown_keywords() -> None:
 
     for name in ("translate", "sample", "generate"):
         wrap_once(hub_utils.GeneratorHubInterface, name, wrap)
-
-
-def refuse_unknown(where: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse names that are not known; ``where`` they were given.
-
-    Raises:
-        UsageError: one is unknown; the message has those that are like it.
-    """
-    for name in given:
-        if name not in known:
-            raise name_error(where, name, known)
 
 
 def _names(cfg: Any) -> Iterator[str]:

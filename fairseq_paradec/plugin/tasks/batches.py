@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +12,12 @@ from fairseq import utils
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
-from ...decoding.hypotheses import empty_hypothesis
-from ...decoding.samples import select_rows
-from ...errors import nan_error, needs, option_error
+from ...decoding.stock_search import errors_named
+from ...errors import option_error
 from ...methods.base import Decoder
+from ...methods.each_sentence import Hypotheses, decode_each, problems_of
 from ...methods.stock import StockDecoder
 from ..compat.given import GIVEN
-from .first_token import drafts_from_first, forced_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -131,48 +129,25 @@ class EverySentence:
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """Translate a batch; rows that cannot be translated get an empty output and a warning.
-
-        Outputs begin with the model's first token, if it has one, and with the prefix. A batch may
-        have ``drafts``, earlier outputs of its sentences; see Decoder.decode.
-        """
+        """Translate a batch; see ``decode_each``, and Decoder.decode for what a batch may have."""
         if isinstance(generator, SequenceScorer):  # --score-reference does not translate
             return super().inference_step(generator, models, sample)  # type: ignore[misc]
         src_tokens = sample["net_input"]["src_tokens"]
         self._check_words(src_tokens, self.source_dictionary)  # type: ignore[attr-defined]
         if prefix_tokens is not None:
             self._check_words(prefix_tokens, self.tgt_dict)
-        prefix_tokens = forced_prefix(models, src_tokens, prefix_tokens, self.tgt_dict)
         if "id" not in sample and self._numbers is not None:
             sample = sample | {"id": self._numbers}
-        if "drafts" in sample:
-            drafts = drafts_from_first(models, sample["drafts"], self.tgt_dict)
-            sample = sample | {"drafts": drafts}
-        problems = self.problems(models, src_tokens)
-        good = [b for b, problem in enumerate(problems) if problem is None]
-        ids = sample["id"].tolist() if "id" in sample else [None] * len(problems)
-        for sample_id, problem in zip(ids, problems, strict=True):
-            if problem is not None:
-                logger.warning(
-                    "%s %s; its output is empty",
-                    "a sentence" if sample_id is None else f"sentence {sample_id}",
-                    problem,
-                )
-        if len(good) == len(problems):
-            return self._search(generator, models, sample, prefix_tokens, constraints)
-        eos = self.tgt_dict.eos()
-        hypos = [[tensors_of(empty_hypothesis(eos)) | {"problem": problem}] for problem in problems]
-        if good:
-            decoded = self._search(
-                generator,
-                models,
-                select_rows(sample, good, self.tgt_dict.pad()),
-                None if prefix_tokens is None else prefix_tokens[good],
-                None if constraints is None else constraints[good],
-            )
-            for b, hypo in zip(good, decoded, strict=True):
-                hypos[b] = hypo
-        return hypos
+        outputs = decode_each(
+            functools.partial(self._search, generator, models),
+            sample,
+            self.problems(models, src_tokens),
+            models,
+            self.tgt_dict,
+            None if prefix_tokens is None else prefix_tokens.numpy(force=True),
+            constraints,
+        )
+        return [[tensors_of(hypo) for hypo in hypos] for hypos in outputs]
 
     def _check_words(self, tokens: Tensor, words: Any) -> None:
         """Refuse tokens that a dictionary does not have; B×T."""
@@ -185,48 +160,39 @@ class EverySentence:
                 f"word {last}, and there are {len(words)}",
             )
 
-    def _search(self, generator: Any, models: Sequence[Any], *batch: Any) -> Any:
-        """As fairseq's ``inference_step``.
-
-        Raises:
-            UsageError: the model gives NaN, where fairseq's own search asserts that a sentence
-                ends; or its search needs constraints, and the batch has none.
-        """
-        search = getattr(generator, "search", None)
-        search = getattr(search, "search", search)
-        if getattr(search, "supports_constraints", False) and batch[-1] is None:
-            needed = "fairseq-interactive, which reads constraints behind the sentence"
-            raise needs("--constraints", True, needed)
-        try:
-            if isinstance(generator, (Decoder, StockDecoder)):
-                outputs = generator.decode(*batch)
-                return [[tensors_of(hypo) for hypo in hypos] for hypos in outputs]
-            return super().inference_step(generator, models, *batch)  # type: ignore[misc]
-        except AssertionError as error:
-            if re.fullmatch(r"(\d+) < \1", str(error)):
-                raise nan_error("--path", models) from error
-            raise
+    def _search(
+        self,
+        generator: Any,
+        models: Sequence[Any],
+        sample: dict[str, Any],
+        prefix_tokens: np.ndarray | None,
+        constraints: Tensor | None,
+    ) -> Hypotheses:
+        """Decode by a decoder, or by fairseq's ``inference_step``; see ``decode_each``."""
+        if isinstance(generator, (Decoder, StockDecoder)):
+            return generator.decode(sample, prefix_tokens, constraints)
+        prefixes = None
+        if prefix_tokens is not None:
+            prefixes = torch.from_numpy(prefix_tokens).to(sample["net_input"]["src_tokens"].device)
+        with errors_named(generator, models, constraints):
+            hypos: Hypotheses = super().inference_step(  # type: ignore[misc]
+                generator, models, sample, prefixes, constraints
+            )
+        return hypos
 
     def problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
         """Return for each row why it cannot be translated, or None."""
-        pad, eos = self.tgt_dict.pad(), self.tgt_dict.eos()
-        limit = self.positions(models)[0]
-        problems: list[str | None] = []
-        for row in src_tokens.tolist():
-            tokens = [token for token in row if token != pad]
-            if all(token == eos for token in tokens):
-                problems.append("is empty")
-            elif len(tokens) > limit:
-                start = " ".join(self.source_dictionary[t] for t in tokens[:5])  # type: ignore[attr-defined]
-                count = len(tokens)
-                problems.append(f"({start} ...) has {count} tokens, and the model takes {limit}")
-            else:
-                problems.append(None)
-        return problems
+        sources = self.source_dictionary  # type: ignore[attr-defined]
+        return problems_of(src_tokens.numpy(force=True), self.positions(models)[0], sources)
 
 
 def tensors_of(hypo: dict[str, Any]) -> dict[str, Any]:
-    """Return a decoder's hypothesis as fairseq's, whose arrays are tensors on the CPU."""
+    """Return a decoder's hypothesis as fairseq's, whose arrays are tensors on the CPU.
+
+    One of fairseq's own search stays as it is.
+    """
+    if isinstance(hypo["tokens"], Tensor):
+        return hypo
     arrays = ("tokens", "positional_scores", "score")
     history = [{"tokens": torch.as_tensor(state["tokens"])} for state in hypo["history"]]
     nothing = {"attention": torch.empty(0), "alignment": torch.empty(0)}

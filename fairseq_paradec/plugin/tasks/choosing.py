@@ -89,15 +89,9 @@ class ChoosesMethod:
             UsageError: see ``methods.build.build_decoder``; or the drafter does not fit.
         """
         config = replace(for_models(config, models), **self.own_limits(config))
-        check_models(config.decoding, models, config.drafter_path)
-        kind = None
-        if config.decoding in METHODS and config.drafter_path is not None:
-            kind = METHODS[config.decoding].drafter
-        if kind is not None and config.drafter_path is not None:
-            context["drafter"] = self.drafters.load(config.drafter_path, kind, models)
         words, sources = self.target_dictionary, self.source_dictionary  # type: ignore[attr-defined]
         given = Context(words, sources, **self.own_context(context))
-        return build_decoder(models, config, given)
+        return build_decoder(models, config, given, self.drafters.load)
 
     def own_limits(self, asked: Any) -> dict[str, Any]:
         """Return limits of outputs that the data set; a task refuses options against them."""

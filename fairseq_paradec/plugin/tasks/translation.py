@@ -16,14 +16,14 @@ from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...config import ALL, OPTIONS
-from ...errors import UsageError, option_error
+from ...errors import UsageError, option_error, refuse_unknown
 from ...memory import keep_memory
 from ...methods.configure import configure
 from ...registry import DECODINGS, METHODS
 from ...text.bpe import errors_named
 from ..compat.checkpoints import OVERRIDES
 from ..compat.command_line import sample_without_beam, show_flags_in_help
-from ..compat.hub import refuse_unknown, refuse_unknown_keywords
+from ..compat.hub import refuse_unknown_keywords
 from ..updates.adam import adam_step
 from ..updates.dropout import quicken_dropout
 from ..updates.kept import FLAG, keep_frozen_outputs

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -133,10 +134,9 @@ class Here:
         if beam > 1:
             options |= {"decoding": "multiword_beam", "beam": beam}
             options |= {"unnormalized": self.unnormalized}
-        batch = {"id": torch.arange(len(sources)), "net_input": self.arguments(sources)}
-        outputs = self.translator.task.inference_step(
-            self.translator.generator(options), self.translator.models, batch
-        )
+        arrays = {name: part.numpy() for name, part in self.arguments(sources).items()}
+        batch = {"id": np.arange(len(sources)), "net_input": arrays}
+        outputs = self.translator.decode(self.translator.generator(options), batch)
         return [[self.targets[token] for token in row[0]["tokens"].tolist()] for row in outputs]
 
     def logits(self, sources: Sequence[list[int]], fed: Tensor) -> Tensor:
