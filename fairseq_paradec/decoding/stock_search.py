@@ -8,13 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 
-def version() -> str:
-    """Return fairseq's version."""
-    import fairseq
-
-    return str(fairseq.__version__)
-
-
 def beam_search(models: Sequence[Any], words: Any, beam: int, **limits: Any) -> Any:
     """Build fairseq's SequenceGenerator."""
     from fairseq.sequence_generator import SequenceGenerator

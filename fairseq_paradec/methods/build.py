@@ -7,6 +7,7 @@ from ..config import DecodingConfig
 from ..engine.views import packed_only
 from ..errors import needs, option_error
 from ..forks import computing
+from ..model_facts import heads_of
 from ..registry import METHODS, STOCK_DECODINGS, check_models
 from .base import Context, Decoder
 from .configure import as_trained, check_search, check_stock, for_models
@@ -47,6 +48,6 @@ def build_decoder(
         allowed = "a decoder that a task builds, which loads it; or the loaded model in the context"
         raise option_error("--drafter-path", config.drafter_path, allowed)
     helper = context.drafter if method.drafter is not None else None
-    drafts = helper if helper is not None else getattr(models[0], "block_heads", models[0])
+    drafts = heads_of(models[0] if helper is None else helper)
     decoder: Decoder = method.load(config.beam)(models, as_trained(config, drafts), context)
     return decoder

@@ -37,7 +37,28 @@ class Dictionary:
     def __getitem__(self, number: int) -> str:
         return self.symbols[number] if number < len(self.symbols) else SPECIAL[UNK]
 
-    def number(self, symbol: str) -> int:
+    def bos(self) -> int:
+        """Return the number of ``<s>``."""
+        return BOS
+
+    def pad(self) -> int:
+        """Return the number of ``<pad>``."""
+        return PAD
+
+    def eos(self) -> int:
+        """Return the number of ``</s>``."""
+        return EOS
+
+    def unk(self) -> int:
+        """Return the number of ``<unk>``."""
+        return UNK
+
+    @property
+    def nspecial(self) -> int:
+        """How many symbols are special."""
+        return len(SPECIAL)
+
+    def index(self, symbol: str) -> int:
         """Return a symbol's number; that of ``<unk>``, if it is not there."""
         return self._numbers.get(symbol, UNK)
 
@@ -72,7 +93,7 @@ class Dictionary:
             line: symbols of one sentence.
             end: whether ``</s>`` follows.
         """
-        return [*map(self.number, line.split()), *([EOS] if end else [])]
+        return [*map(self.index, line.split()), *([EOS] if end else [])]
 
     def string(self, numbers: Iterable[int]) -> str:
         """Return the symbols of numbers, with spaces between them, without ``<s>`` and ``</s>``."""

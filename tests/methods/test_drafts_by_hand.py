@@ -84,8 +84,7 @@ class Script:
     """
 
     joined = False
-    model = None
-    decoder = SimpleNamespace(max_positions=lambda: 99)
+    model = SimpleNamespace(max_decoder_positions=lambda: 99)
 
     def __init__(self, lengths: list[int], *script: list[tuple[int, float]]) -> None:
         self.cache = SimpleNamespace(lengths=lengths)

@@ -27,9 +27,11 @@ def compare(ours: Dictionary, theirs: FairseqDictionary) -> None:
     """Check that two dictionaries are equal."""
     assert ours.symbols == theirs.symbols and ours.counts == theirs.count
     assert len(ours) == len(theirs)
-    assert all(ours.number(symbol) == theirs.index(symbol) for symbol in theirs.indices)
-    numbers = (dictionary.BOS, dictionary.PAD, dictionary.EOS, dictionary.UNK)
-    assert numbers == (theirs.bos(), theirs.pad(), theirs.eos(), theirs.unk())
+    assert all(ours.index(symbol) == theirs.index(symbol) for symbol in theirs.indices)
+    for special in ("bos", "pad", "eos", "unk"):
+        number = getattr(dictionary, special.upper())
+        assert number == getattr(ours, special)() == getattr(theirs, special)()
+    assert ours.nspecial == theirs.nspecial
     for numbers in ([], [*range(len(ours)), len(ours), 10**6], [2, 5, 2, 0, 1, 3, 3, 4, 2]):
         assert ours.string(numbers) == theirs.string(numbers)
     for line in ("", " ", "a man\tin\u3000a \x1c hat\n", "nobody's <s> </s> <unk> <pad>"):

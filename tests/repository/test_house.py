@@ -20,6 +20,7 @@ GROUND = {
     "forks",
     "memory",
     "model_checks",
+    "model_facts",
     "output",
     "records",
     "registry",
