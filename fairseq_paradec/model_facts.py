@@ -24,10 +24,22 @@ def device_of(model: Any) -> str:
     return str(next(model.parameters()).device) if is_module(model) else "cpu"
 
 
+def dictionaries_of(model: Any) -> tuple[Any, Any]:
+    """Return a model's target dictionary, and its source dictionary."""
+    if is_module(model):
+        return model.decoder.dictionary, model.encoder.dictionary
+    return model.target, model.source
+
+
 def heads_of(drafter: Any) -> Any:
     """Return a model's prediction heads; or what is given, if it has none or is heads itself."""
     heads = getattr(drafter, "block_heads", None)
     return drafter if heads is None else heads
+
+
+def is_heads(drafter: Any) -> bool:
+    """Return whether a drafter is prediction heads alone."""
+    return bool(getattr(drafter, "is_heads", not hasattr(drafter, "decoder")))
 
 
 def is_prepared(model: Any) -> bool:

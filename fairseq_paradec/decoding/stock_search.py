@@ -7,6 +7,14 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from ..extras import named
+
+
+def check_installed(option: str) -> None:
+    """Raise a UsageError that names the option, if fairseq or its torch is not installed."""
+    with named(option):
+        import fairseq  # noqa: F401
+
 
 def beam_search(models: Sequence[Any], words: Any, beam: int, **limits: Any) -> Any:
     """Build fairseq's SequenceGenerator."""

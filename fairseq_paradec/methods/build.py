@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..config import DecodingConfig
+from ..decoding.stock_search import check_installed
 from ..engine.views import packed_only
 from ..errors import needs, option_error
 from ..forks import computing
-from ..model_facts import heads_of
+from ..model_facts import dictionaries_of, heads_of, is_module
 from ..registry import METHODS, STOCK_DECODINGS, check_models
 from .base import Context, Decoder
 from .configure import as_trained, check_search, check_stock, for_models
@@ -33,12 +34,11 @@ def build_decoder(
     """
     config = for_models(config, models)
     if context is None:
-        context = Context(models[0].decoder.dictionary, models[0].encoder.dictionary)
+        context = Context(*dictionaries_of(models[0]))
     check_models(config.decoding, models, config.drafter_path)
     stock = config.decoding in STOCK_DECODINGS
-    if (stock or config.audit) and any(map(packed_only, models)):
-        name, given = ("--audit", True) if config.audit else ("--decoding", config.decoding)
-        raise needs(name, given, "torch's weights; this model folder holds them packed alone")
+    if stock or config.audit:
+        _check_fairseqs_search(config, models)
     if stock:
         check_stock(config)
         return StockDecoder(models, config, context)
@@ -51,3 +51,13 @@ def build_decoder(
     drafts = heads_of(models[0] if helper is None else helper)
     decoder: Decoder = method.load(config.beam)(models, as_trained(config, drafts), context)
     return decoder
+
+
+def _check_fairseqs_search(config: DecodingConfig, models: Sequence[Any]) -> None:
+    """Refuse models that fairseq's own search, or the audit by it, cannot decode."""
+    name, given = ("--audit", True) if config.audit else ("--decoding", config.decoding)
+    check_installed(name if given is True else f"{name} {given}")
+    if not all(map(is_module, models)):
+        raise needs(name, given, "models that fairseq has loaded: its own search decodes them")
+    if any(map(packed_only, models)):
+        raise needs(name, given, "torch's weights; this model folder holds them packed alone")

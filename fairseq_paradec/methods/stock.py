@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
 from ..config import ALL, DecodingConfig
 from ..decoding.provenance import FAIRSEQ, provenance
 from ..decoding.stock_search import count_passes, search_of_flags
@@ -76,8 +74,8 @@ class StockDecoder:
     def decode(
         self,
         sample: dict[str, Any],
-        prefix_tokens: Tensor | None = None,
-        constraints: Tensor | None = None,
+        prefix_tokens: Any = None,
+        constraints: Any = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""

@@ -157,7 +157,7 @@ class Model:
     def digest(self) -> str:
         """Return the first 16 hex digits of the SHA-256 of names, types, shapes and values."""
         digest = hashlib.sha256()
-        alone = all(name.startswith(HEADS) for name in self.weights)
+        alone = self.is_heads
         for name, weight in sorted(self.weights.items()):
             name = name.removeprefix(HEADS) if alone else name
             digest.update(f"{name} torch.{weight.dtype.name} {weight.shape}\n".encode())
@@ -168,6 +168,11 @@ class Model:
 
     def eval(self) -> None:
         """Do nothing: it never trains."""
+
+    @property
+    def is_heads(self) -> bool:
+        """Whether it is prediction heads alone."""
+        return all(name.startswith(HEADS) for name in self.weights)
 
     @property
     def block_heads(self) -> HeadWeights | None:

@@ -3,6 +3,7 @@
 import argparse
 import functools
 import json
+import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,6 +33,8 @@ from fairseq_paradec.engine.native.passes import native_pass
 from fairseq_paradec.engine.native.stack import NativeHeads
 from fairseq_paradec.engine.views import model_of, pack_heads
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.methods.auto_fast.profile import fingerprint
+from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import for_models
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import Model
@@ -43,7 +46,7 @@ from fairseq_paradec.model_checks import (
     writes_pairs,
     writes_steps,
 )
-from fairseq_paradec.model_facts import device_of, heads_of
+from fairseq_paradec.model_facts import device_of, dictionaries_of, heads_of
 from fairseq_paradec.plugin.models.heads import load_heads
 from fairseq_paradec.plugin.models.reordered_transformer import PRESETS
 from fairseq_paradec.plugin.tasks.drafters import Drafters
@@ -96,6 +99,8 @@ def compare_facts(model: Model, module: Any) -> None:
     assert model.max_decoder_positions() == module.max_decoder_positions()
     for name in ("block_size", "shares_encoder", "first_target_token"):
         assert (getattr(model, name) or None) == (getattr(module, name, None) or None), name
+    symbols = [[words.symbols for words in dictionaries_of(each)] for each in (model, module)]
+    assert symbols[0] == symbols[1]
     assert model.block_size is None or model.masks(3) == module.masks(3)
     heads = [getattr(heads_of(each), "block_size", None) for each in (model, module)]
     assert heads[0] == heads[1]
@@ -523,6 +528,30 @@ def test_encoders_of_models_are_the_same_by_their_weights(tmp_path: Path) -> Non
     move_to([model], again)  # it stays where it is
     with pytest.raises(UsageError, match=r"--path: got 'transformer'; allowed: one model of --a"):
         check_models("nat", [model], None)
+
+
+def test_fairseqs_search_decodes_modules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, module, model = demo(DEMO)
+    for options, asked in (({"decoding": "beam"}, "--decoding beam"), ({"audit": True}, "--audit")):
+        config = DecodingConfig(**{"decoding": "greedy", **options})
+        with pytest.raises(UsageError, match=f"^{asked} needs models that fairseq has loaded"):
+            build_decoder([model], config)
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "fairseq", None)
+            line = rf"^{asked} needs fairseq; install fairseq_paradec\[fairseq\]$"
+            with pytest.raises(UsageError, match=line):
+                build_decoder([module], config)
+
+
+def test_a_speed_profile_knows_a_model_by_its_weights() -> None:
+    _, _, model = demo(DEMO)
+    own = fingerprint(model)
+    assert own == fingerprint(Model(model.architecture, dict(model.weights)))
+    assert own["parameters"] == sum(weight.size for weight in model.weights.values())
+    changed = dict(model.weights)
+    changed[BIAS] = changed[BIAS] + np.float32(0.1)
+    other = fingerprint(Model(model.architecture, changed))
+    assert own.pop("digest") != other.pop("digest") and own == other
 
 
 def test_weights_of_16_bits_are_widened(tmp_path: Path) -> None:

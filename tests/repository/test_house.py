@@ -1,6 +1,8 @@
 """Which way imports go, inside the package and between tests; mutants that go with the code."""
 
 import ast
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,6 +172,51 @@ def test_records_need_the_standard_library_alone() -> None:
 def test_the_model_needs_numpy_alone() -> None:
     for file in files_of("model"):
         assert packages(file) <= {*sys.stdlib_module_names, "numpy"}, file
+
+
+#: What computes with torch: the audit by fairseq's search, imported where ``--audit`` asks for it.
+COMPUTES_WITH_TORCH = {"decoding.audit"}
+#: Modules whose imports in ``engine`` still need torch. The list can only shrink.
+LEFT = set(
+    """
+    decoding.assistant decoding.beam decoding.beam_drafts decoding.drafting decoding.given
+    decoding.loop decoding.trees decoding.writing methods.auto_fast methods.auto_fast.candidates
+    methods.auto_fast.choose methods.auto_fast.generator methods.auto_fast.measuring
+    methods.auto_fast.profile methods.assisted methods.base methods.beam methods.beam_drafts
+    methods.blockwise methods.build methods.double_token_beam methods.drafted methods.gad
+    methods.greedy methods.jacobi methods.multiword_beam methods.nat methods.self_draft
+    methods.stock
+    """.split()
+)
+#: Imports modules where neither is; prints each that fails, and the package's file that asks.
+ALONE = """
+import importlib, json, pathlib, sys, traceback
+sys.modules["torch"] = sys.modules["fairseq"] = None
+import fairseq_paradec
+root, failed = pathlib.Path(fairseq_paradec.__file__).parent, {}
+for module in sys.argv[1:]:
+    try:
+        importlib.import_module(f"fairseq_paradec.{module}")
+    except ImportError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        files = [pathlib.Path(frame.filename) for frame in frames]
+        ours = [file for file in files if file.is_relative_to(root)]
+        failed[module] = ours[-1].relative_to(root).as_posix()
+print(json.dumps(failed))
+"""
+
+
+def test_the_core_needs_neither_torch_nor_fairseq() -> None:
+    rooms = [*sorted(GROUND), "decoding", "methods", "model", "text"]
+    files = [file.relative_to(PLUGIN) for room in rooms for file in files_of(room)]
+    modules = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files]
+    assert len(modules) > 70
+    words = [sys.executable, "-c", ALONE, *modules]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    failed = json.loads(done.stdout)
+    assert failed.keys() == LEFT | COMPUTES_WITH_TORCH
+    askers = {module: file for module, file in failed.items() if not file.startswith("engine/")}
+    assert askers.keys() == COMPUTES_WITH_TORCH, askers
 
 
 def test_every_room_is_known() -> None:
