@@ -91,7 +91,7 @@ class AssistantDrafter(Drafter):
             adaptive=self.sizes.adaptive,
             least=self.least,
             normalised=self.least > -math.inf,
-            positions=self.scorer.model.max_decoder_positions(),
+            positions=self.scorer.decoder.max_positions(),
         )
         return NativeDrafting(
             how, self.scorer, part.linear, partial(nan_error, self.flag, [self.scorer.model])
@@ -100,7 +100,7 @@ class AssistantDrafter(Drafter):
     def _counts(self, rows: Sequence[Row]) -> list[int]:
         """Return how many tokens in a row may be drafted for each row."""
         # At a row's last position only </s> is allowed, so it is not drafted.
-        last = self.scorer.model.max_decoder_positions()
+        last = self.scorer.decoder.max_positions()
         rooms = [min(row.room - 1, last - len(row.tokens)) for row in rows]
         return [min(room, self.sizes[b]) for b, room in enumerate(rooms)]
 

@@ -84,7 +84,8 @@ class Script:
     """
 
     joined = False
-    model = SimpleNamespace(max_decoder_positions=lambda: 99)
+    model = None
+    decoder = SimpleNamespace(max_positions=lambda: 99)
 
     def __init__(self, lengths: list[int], *script: list[tuple[int, float]]) -> None:
         self.cache = SimpleNamespace(lengths=lengths)
