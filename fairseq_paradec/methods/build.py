@@ -5,7 +5,6 @@ from typing import Any
 
 from ..config import DecodingConfig
 from ..decoding.stock_search import check_installed
-from ..engine.views import packed_only
 from ..errors import needs, option_error
 from ..forks import computing
 from ..model_facts import dictionaries_of, heads_of, is_module
@@ -59,5 +58,7 @@ def _check_fairseqs_search(config: DecodingConfig, models: Sequence[Any]) -> Non
     check_installed(name if given is True else f"{name} {given}")
     if not all(map(is_module, models)):
         raise needs(name, given, "models that fairseq has loaded: its own search decodes them")
+    from ..engine.views import packed_only
+
     if any(map(packed_only, models)):
         raise needs(name, given, "torch's weights; this model folder holds them packed alone")
