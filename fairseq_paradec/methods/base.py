@@ -23,6 +23,7 @@ from ..engine.native.drafts import native_drafts
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import Engine
 from ..errors import UsageError, excludes, nan_error, option_error
+from ..extras import named
 from ..forks import computing
 from ..model_checks import attends_locally
 from ..records import Record
@@ -113,6 +114,9 @@ class Decoder(abc.ABC):
         self.max_len = min(model.max_decoder_positions() for model in models)
         self.sampling: Sampling | None = None
         if config.sampling:
+            with named("--sampling"):
+                import torch  # noqa: F401  (it draws)
+
             self.sampling = Sampling(config.sampling_topk, config.sampling_topp)
         self.helper: Any = None  # the drafter or heads of another checkpoint
         self.engine = Engine(config.engine_dtype, config.engine)
