@@ -4,6 +4,8 @@ import difflib
 import reprlib
 from collections.abc import Collection, Iterable
 
+from .model_facts import class_of
+
 #: Shows values in messages: a file's may be long or deep.
 _SHOWN = reprlib.Repr()
 _SHOWN.maxlevel, _SHOWN.maxstring, _SHOWN.maxlong, _SHOWN.maxother = 4, 500, 100, 500
@@ -83,7 +85,7 @@ def suggestion(given: str, known: Iterable[str]) -> str:
 
 def nan_error(flag: str, models: Iterable[object]) -> UsageError:
     """Build the error for models with NaN probabilities; the flag names the models' checkpoints."""
-    names = ", ".join(type(model).__name__ for model in models)
+    names = ", ".join(map(class_of, models))
     return UsageError(
         f"{flag}: the model ({names}) gives NaN probabilities; allowed: a model with finite "
         "weights; in fp16, try fp32"

@@ -1,24 +1,26 @@
 """Which models a method can decode: the checks that registry entries name.
 
-This folder imports no models, so a kind of model is recognised by an attribute: ``mask_vector`` of
-a block_nat model's decoder, ``block_heads`` of a Transformer with heads, ``target_order`` of a
-model with another target order, ``image_sizes`` of a model with local attention.
+This folder imports no models, so a kind of model is recognised by an attribute: ``masks`` and
+``block_size`` of a block_nat model, ``block_heads`` of a Transformer with heads, ``target_order``
+of a model with another target order, ``image_sizes`` of a model with local attention. A ``Model``
+has them all but the last; those that it does not need are None.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .errors import excludes, option_error
+from .model_facts import class_of, device_of
 
 
 def is_block_nat(models: Sequence[Any]) -> bool:
     """Return whether the first model is a block_nat model."""
-    return hasattr(getattr(models[0], "decoder", None), "mask_vector")
+    return hasattr(models[0], "masks") and models[0].block_size is not None
 
 
 def has_heads(models: Sequence[Any]) -> bool:
     """Return whether there is one model, and it has heads."""
-    return len(models) == 1 and hasattr(models[0], "block_heads")
+    return len(models) == 1 and getattr(models[0], "block_heads", None) is not None
 
 
 def writes_steps(models: Sequence[Any]) -> bool:
@@ -40,8 +42,7 @@ def attends_locally(model: Any) -> bool:
 
 def drafts_in_int8(dtype: str | None, model: Any) -> bool:
     """Return whether a model can draft in int8 for passes in a dtype: see ``self_draft``."""
-    on_cpu = next(model.parameters()).device.type == "cpu"
-    return dtype != "int8" and on_cpu and not attends_locally(model)
+    return dtype != "int8" and device_of(model) == "cpu" and not attends_locally(model)
 
 
 def any_transformer(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
@@ -54,7 +55,7 @@ def global_attention(decoding: str, models: Sequence[Any], drafter_path: str | N
         raise option_error(
             "--decoding",
             decoding,
-            f"any other with a {type(models[0]).__name__}, whose attention is local",
+            f"any other with a {class_of(models[0])}, whose attention is local",
         )
 
 
@@ -64,7 +65,7 @@ def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -
     if not writes_pairs(models):
         raise option_error(
             "--path",
-            f"a {type(models[0]).__name__}",
+            f"a {class_of(models[0])}",
             f"a model of --arch double_token, with --decoding {decoding}",
         )
 
@@ -72,7 +73,7 @@ def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -
 def one_block_nat(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
     """Refuse all but one block_nat model."""
     if len(models) > 1 or not is_block_nat(models):
-        name = type(models[0]).__name__
+        name = class_of(models[0])
         given = name if len(models) == 1 else f"{len(models)} models"
         raise option_error("--path", given, f"one model of --arch block_nat, with {decoding}")
 
@@ -95,7 +96,7 @@ def one_set_of_heads(decoding: str, models: Sequence[Any], drafter_path: str | N
     if not has_heads(models) and drafter_path is None:
         raise option_error(
             "--path",
-            f"a {type(models[0]).__name__}",
+            f"a {class_of(models[0])}",
             "a model of --arch blockwise_transformer (of images: blockwise_image_transformer) with "
             f"--decoding {decoding}; or --drafter-path with heads that were trained on it",
         )

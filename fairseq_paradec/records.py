@@ -70,7 +70,7 @@ class Record(TypedDict, total=False):
     compiled: bool
     model: str
     drafter: str | None
-    versions: dict[str, str]
+    versions: dict[str, str | None]
     audit: dict[str, Any] | None
     chosen: str | None
     batch_size: int

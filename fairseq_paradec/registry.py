@@ -28,6 +28,7 @@ from .model_checks import (
     WRITES_STEPS,
     Verifier,
 )
+from .target_order import order_of
 
 logger = logging.getLogger(__name__)
 
@@ -385,8 +386,6 @@ def beam_search(models: Sequence[Any], beam: int) -> str:
 
 def check_models(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:
     """Refuse models that the method does not support."""
-    from .target_order import order_of  # imports torch, which readers of this table may not need
-
     if len({order_of(model) for model in models}) > 1:
         raise option_error(
             "--path", f"{len(models)} models with different target orders", "one order for all"

@@ -221,5 +221,4 @@ class TargetOrder:
 
 def order_of(model: Any) -> TargetOrder:
     """Return a model's target order; a plain Transformer's is left to right."""
-    order: TargetOrder = getattr(model, "target_order", TargetOrder())
-    return order
+    return getattr(model, "target_order", None) or TargetOrder()

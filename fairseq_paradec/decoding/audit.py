@@ -11,12 +11,9 @@ from torch import Tensor
 from ..config import DecodingConfig
 from .samples import select_rows
 from .stock_search import as_tensors, beam_search
+from .ties import TIE_GAP
 
 logger = logging.getLogger(__name__)
-
-# If the log-probabilities of two tokens differ by less than this, another order of floating-point
-# sums may swap them. An output that first differs there differs by a tie.
-TIE_GAP = 1e-4
 
 
 class Audit:

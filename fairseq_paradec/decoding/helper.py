@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
+import numpy as np
 
 from ..errors import option_error
+from ..model.model import Model
+from ..model_facts import is_module, is_prepared
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +35,11 @@ def warn_long_block(block_size: int, trained: int) -> None:
         )
 
 
-def move_to(models: Sequence[Any], helper: Any, weight: torch.Tensor) -> None:
-    """Give a drafter the dtype and device of the models."""
+def move_to(models: Sequence[Any], helper: Any) -> None:
+    """Give a drafter or heads the dtype and device of the models, if they are torch's."""
+    if not is_module(helper):
+        return
+    weight = next(weight for weight in helper.parameters() if not weight.is_meta)
     like = models[0].decoder.embed_tokens.weight
     if (weight.dtype, weight.device) != (like.dtype, like.device):
         helper.to(dtype=like.dtype, device=like.device)
@@ -47,29 +53,54 @@ def same_encoder(model: Any, drafter: Any) -> bool:
     known = _SAME.setdefault(drafter, WeakKeyDictionary())
     if model in known:
         return known[model]
-    heads = [[layer.self_attn.num_heads for layer in m.encoder.layers] for m in (model, drafter)]
-    same = heads[0] == heads[1] and model.encoder.embed_scale == drafter.encoder.embed_scale
-    same = same and same_weights(drafter.encoder.state_dict(), model.encoder.state_dict())
-    if all(getattr(either, "_is_generation_fast", False) for either in (model, drafter)):
+    (sizes, own), (others, theirs) = map(_encoder_of, (drafter, model))
+    same = sizes == others and same_weights(own, theirs)
+    if is_prepared(model) and is_prepared(drafter):
         known[model] = same
     return same
 
 
-def same_weights(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    """Return whether two sets of weights are the same, by name.
+def _encoder_of(model: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return what an encoder computes with its weights, and these; None for those packed alone."""
+    if isinstance(model, Model):
+        layers, shapes = model.architecture.encoder, model.architecture.shapes()
+        sizes = None if layers is None else replace(layers, most=0)
+        names = [name for name in shapes if name.startswith("encoder.")]
+        return sizes, {name: model.weights.get(name) for name in names}
+    encoder = model.encoder
+    heads = [layer.self_attn.num_heads for layer in encoder.layers]
+    return (heads, encoder.embed_scale), encoder.state_dict()
+
+
+def same_weights(own: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two sets of weights, arrays or tensors, are the same, by name.
 
     The tolerance admits copies in other precisions. Where one has no numbers, as they are packed
     alone, the other weights (biases, norms, embeddings) decide.
     """
-    return own.keys() == other.keys() and all(
-        own[k].shape == other[k].shape and _close(own[k], other[k]) for k in own
+    return own.keys() == other.keys() and all(_close(own[name], other[name]) for name in own)
+
+
+def _close(weight: Any, other: Any) -> bool:
+    """Return whether two weights are the same, or one is not here."""
+    if weight is None or other is None:
+        return True
+    if weight.shape != other.shape:
+        return False
+    if getattr(weight, "is_meta", False) or getattr(other, "is_meta", False):
+        return True
+    first, second = _array(weight), _array(other)
+    return first.ctypes.data == second.ctypes.data or np.allclose(
+        first, second, rtol=1e-2, atol=1e-3
     )
 
 
-def _close(weight: torch.Tensor, other: torch.Tensor) -> bool:
-    if weight.is_meta or other.is_meta or weight.data_ptr() == other.data_ptr():
-        return True
-    return torch.allclose(weight.float().cpu(), other.float().cpu(), rtol=1e-2, atol=1e-3)
+def _array(weight: Any) -> np.ndarray:
+    """Return a weight in fp32 as an array."""
+    if isinstance(weight, np.ndarray):
+        return weight
+    array: np.ndarray = weight.detach().float().cpu().numpy()
+    return array
 
 
 def check_shared_encoder(models: Sequence[Any], drafter: Any, path: str | None) -> None:

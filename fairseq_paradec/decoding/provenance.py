@@ -1,34 +1,31 @@
 """Provenance of an output, a part of every record: lossless or not, engine, weights, versions."""
 
-import functools
 import hashlib
 import platform
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
-from torch import nn
-
 from .. import __version__
-from ..engine.torch.watch import Watch
 from ..model.model import Model
+from ..model_facts import is_prepared
 from ..records import Record
-from . import stock_search
 
 #: Engines besides ``torch``: this package's own library, and fairseq's own search.
 TORCH, NATIVE, FAIRSEQ = "torch", "native", "fairseq"
 
 # Hashes of models that are prepared for inference.
-_HASHES: WeakKeyDictionary[nn.Module, tuple[Watch, str]] = WeakKeyDictionary()
+_HASHES: WeakKeyDictionary[Any, tuple[Any, str]] = WeakKeyDictionary()
 
 
 def provenance(
     lossless: bool,
     engine: str,
     engine_dtype: str,
-    models: Sequence[nn.Module],
-    drafter: nn.Module | None = None,
+    models: Sequence[Any],
+    drafter: Any = None,
 ) -> Record:
     """Return a record's fields of provenance; see docs/trace.md.
 
@@ -49,7 +46,7 @@ def provenance(
     }
 
 
-def weights_hash(model: nn.Module | Model) -> str:
+def weights_hash(model: Any) -> str:
     """Return the first 16 hex digits of the SHA-256 of a model's parameters in memory.
 
     The hash covers names, dtypes, shapes and values. A copy that ``--engine-dtype`` makes has the
@@ -61,26 +58,30 @@ def weights_hash(model: nn.Module | Model) -> str:
         return model.hash
     if model in _HASHES and not _HASHES[model][0].changed():
         return _HASHES[model][1]
+    import torch
+
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         values = weight.detach().cpu().contiguous().reshape(-1)
         digest.update(values.view(torch.uint8).numpy().data)
     hash_digits = digest.hexdigest()[:16]
-    if getattr(model, "_is_generation_fast", False):
-        _HASHES[model] = Watch(model), hash_digits
+    if is_prepared(model):
+        remember_hash(model, hash_digits)
     return hash_digits
 
 
-def remember_hash(model: nn.Module, digits: str) -> None:
-    """Take a hash for a model's, as long as it does not change: it has not all of its weights."""
+def remember_hash(model: Any, digits: str) -> None:
+    """Take a hash for a module's, as long as it does not change: it has not all of its weights."""
+    from ..engine.torch.watch import Watch
+
     _HASHES[model] = Watch(model), digits
 
 
-@functools.cache
-def versions() -> dict[str, str]:
-    """Return the versions of this package, torch and fairseq."""
-    others = {"torch": torch.__version__, "fairseq": stock_search.version()}
+def versions() -> dict[str, str | None]:
+    """Return the versions of this package, torch and fairseq; None of what is not loaded."""
+    loaded = {name: sys.modules.get(name) for name in ("torch", "fairseq")}
+    others = {name: getattr(module, "__version__", None) for name, module in loaded.items()}
     return {"fairseq_paradec": __version__, **others}
 
 

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..errors import nan_error, needs
+from ..extras import named
 
 
-def version() -> str:
-    """Return fairseq's version."""
-    import fairseq
-
-    return str(fairseq.__version__)
+def check_installed(option: str) -> None:
+    """Raise a UsageError that names the option, if fairseq or its torch is not installed."""
+    with named(option):
+        import fairseq  # noqa: F401
 
 
 def beam_search(models: Sequence[Any], words: Any, beam: int, **limits: Any) -> Any:

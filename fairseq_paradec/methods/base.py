@@ -1,7 +1,9 @@
 """Base classes of the methods: a decoder with a scorer and reports."""
 
 import abc
+import contextlib
 import math
+import sys
 import threading
 import time
 import weakref
@@ -10,11 +12,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
-
 from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch
-from ..decoding.audit import Audit
 from ..decoding.given import GivenDrafter
 from ..decoding.hypotheses import hypothesis
 from ..decoding.loop import Drafter, draft_and_verify, native_form
@@ -24,6 +23,7 @@ from ..engine.native.drafts import native_drafts
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import Engine
 from ..errors import UsageError, excludes, nan_error, option_error
+from ..extras import named
 from ..forks import computing
 from ..model_checks import attends_locally
 from ..records import Record
@@ -44,6 +44,13 @@ class Context(NamedTuple):
     tokens_to_suppress: Sequence[str] = ()  # symbols that are never chosen
     # numbers of symbols that fairseq's commands do not print
     symbols_to_strip_from_output: Set[int] | None = None
+
+
+def of_torch(name: str) -> contextlib.AbstractContextManager[Any]:
+    """Return a context of torch's by its name; an empty one where torch is not loaded."""
+    context: contextlib.AbstractContextManager[Any]
+    context = getattr(sys.modules.get("torch"), name, contextlib.nullcontext)()
+    return context
 
 
 class Turns:
@@ -107,6 +114,9 @@ class Decoder(abc.ABC):
         self.max_len = min(model.max_decoder_positions() for model in models)
         self.sampling: Sampling | None = None
         if config.sampling:
+            with named("--sampling"):
+                import torch  # noqa: F401  (it draws)
+
             self.sampling = Sampling(config.sampling_topk, config.sampling_topp)
         self.helper: Any = None  # the drafter or heads of another checkpoint
         self.engine = Engine(config.engine_dtype, config.engine)
@@ -115,8 +125,10 @@ class Decoder(abc.ABC):
             config = replace(config, drafter_dtype=method.drafts if self.scorer.native else None)
             self.config = config
         self.record_tokens = config.retain_iter_history or config.trace_file is not None
-        self.audit = None
+        self.audit: Any = None
         if config.audit:
+            from ..decoding.audit import Audit  # it imports torch
+
             self.audit = Audit.of(self.models, config, context, self.beam_size)
         self._turns = Turns()
         check_lengths(config, self.max_len)
@@ -203,7 +215,6 @@ class Decoder(abc.ABC):
 
     # ---- one batch -----------------------------------------------------------------------------
 
-    @torch.no_grad()
     def decode(
         self,
         sample: dict[str, Any],
@@ -230,7 +241,7 @@ class Decoder(abc.ABC):
         """
         if constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
-        with computing(), self._turns:
+        with computing(), self._turns, of_torch("no_grad"):
             return self._decode_alone(sample, prefix_tokens, bos_token)
 
     def generate(
@@ -261,7 +272,7 @@ class Decoder(abc.ABC):
         rules = self._make_rules(prefix_tokens, bos_token)
         prepared = self._prepare(rows, net_input, rules)
         begin = time.perf_counter()
-        with torch.inference_mode():
+        with of_torch("inference_mode"):
             hypos = self._decode(net_input, rows, rules, prepared)
         seconds = time.perf_counter() - begin
         self._refuse_nan(rows)

@@ -35,6 +35,8 @@ from ..engine.native.library import Drafted, DraftedBy
 from ..engine.native.stack import NativeHeads
 from ..engine.projection import DraftProjection
 from ..errors import UsageError, nan_error, option_error
+from ..model_checks import has_heads
+from ..model_facts import heads_of
 from ..row import Row
 from ..token_rules import TokenRules
 from .base import Context, ParallelDecoder
@@ -80,7 +82,7 @@ class HeadsDrafter(StateDrafter):
 
     def nan_error(self) -> UsageError:
         """Return an error that names the model with the heads."""
-        flag = "--path" if hasattr(self.scorer.model, "block_heads") else "--drafter-path"
+        flag = "--path" if has_heads([self.scorer.model]) else "--drafter-path"
         return nan_error(flag, [self.heads])
 
 
@@ -95,7 +97,7 @@ class BlockwiseDecoder(ParallelDecoder):
         super().__init__(models, config, context)
         drafter = context.drafter
         self.helper = drafter
-        self.heads = models[0].block_heads if drafter is None else drafter
+        self.heads = heads_of(models[0] if drafter is None else drafter)
         check_block_size(config.block_size, self.heads.block_size, "as trained")
         if config.min_block > config.block_size:
             raise option_error(
@@ -129,7 +131,7 @@ class BlockwiseDecoder(ParallelDecoder):
     ) -> HeadsDrafter:
         """Return the drafter for one batch."""
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
-        move_to(self.models, self.heads, self.heads.bias)
+        move_to(self.models, self.heads)
         heads = self.scorer.heads(self.heads, self.config.drafter_dtype)
         sizes = BlockSizes(self.config.block_size - 1, len(rows), self.config.adaptive_block)
         return HeadsDrafter(

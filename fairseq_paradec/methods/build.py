@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..config import DecodingConfig
-from ..engine.torch.views import packed_only
+from ..decoding.stock_search import check_installed
 from ..errors import needs, option_error
 from ..forks import computing
+from ..model_facts import dictionaries_of, heads_of, is_module
 from ..registry import METHODS, STOCK_DECODINGS, check_models
 from .base import Context, Decoder
 from .configure import as_trained, check_search, check_stock, for_models
@@ -37,12 +38,11 @@ def build_decoder(
     """
     config = for_models(config, models)
     if context is None:
-        context = Context(models[0].decoder.dictionary, models[0].encoder.dictionary)
+        context = Context(*dictionaries_of(models[0]))
     check_models(config.decoding, models, config.drafter_path)
     stock = config.decoding in STOCK_DECODINGS
-    if (stock or config.audit) and any(map(packed_only, models)):
-        name, given = ("--audit", True) if config.audit else ("--decoding", config.decoding)
-        raise needs(name, given, "torch's weights; this model folder holds them packed alone")
+    if stock or config.audit:
+        _check_fairseqs_search(config, models)
     if stock:
         check_stock(config)
         return StockDecoder(models, config, context)
@@ -58,6 +58,18 @@ def build_decoder(
             )
         context = context._replace(drafter=load(path, kind, models))
     helper = context.drafter if method.drafter is not None else None
-    drafts = helper if helper is not None else getattr(models[0], "block_heads", models[0])
+    drafts = heads_of(models[0] if helper is None else helper)
     decoder: Decoder = method.load(config.beam)(models, as_trained(config, drafts), context)
     return decoder
+
+
+def _check_fairseqs_search(config: DecodingConfig, models: Sequence[Any]) -> None:
+    """Refuse models that fairseq's own search, or the audit by it, cannot decode."""
+    name, given = ("--audit", True) if config.audit else ("--decoding", config.decoding)
+    check_installed(name if given is True else f"{name} {given}")
+    if not all(map(is_module, models)):
+        raise needs(name, given, "models that fairseq has loaded: its own search decodes them")
+    from ..engine.torch.views import packed_only
+
+    if any(map(packed_only, models)):
+        raise needs(name, given, "torch's weights; this model folder holds them packed alone")

@@ -63,7 +63,7 @@ class DraftedDecoder(ParallelDecoder):
 
     def block_sizes(self, rows: Sequence[Row]) -> BlockSizes:
         """Return the rows' block sizes; also give the drafter the verifier's dtype and device."""
-        move_to(self.models, self.drafter, self.drafter.decoder.embed_tokens.weight)
+        move_to(self.models, self.drafter)
         return BlockSizes(self.config.block_size, len(rows), self.config.adaptive_block)
 
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:

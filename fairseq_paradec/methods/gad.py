@@ -74,7 +74,7 @@ class GadDecoder(DraftedDecoder):
     def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         super().__init__(models, config, context)
         drafter = self.drafter
-        check_block_size(config.block_size, drafter.decoder.max_positions(), "its positions")
+        check_block_size(config.block_size, drafter.max_decoder_positions(), "its positions")
         warn_long_block(config.block_size, drafter.block_size)
 
     def make_draft_scorer(self, drafter: Any) -> BlockScorer:

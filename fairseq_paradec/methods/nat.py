@@ -55,7 +55,7 @@ class NatDecoder(Decoder):
 
     def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         super().__init__(models, config, context)
-        check_block_size(config.block_size, models[0].decoder.max_positions(), "its positions")
+        check_block_size(config.block_size, models[0].max_decoder_positions(), "its positions")
         warn_long_block(config.block_size, models[0].block_size)
 
     def make_scorer(self, models: Sequence[Any]) -> BlockScorer:

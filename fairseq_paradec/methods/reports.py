@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import DecodingConfig
-from ..decoding.audit import Audit
 from ..output import FAILED, complain, last_words
 from ..records import Record, open_report, write
 from ..registry import METHODS
 from ..row import Row
+
+if TYPE_CHECKING:  # it imports torch
+    from ..decoding.audit import Audit
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class Reports:
         config: DecodingConfig,
         tgt_dict: Any,
         src_dict: Any,
-        audit: Audit | None,
+        audit: "Audit | None",
         samples: bool = False,
     ) -> None:
         self.config = config
@@ -139,7 +141,7 @@ class Reports:
             self._conclude(self.audit)
 
     @staticmethod
-    def _conclude(audit: Audit) -> None:
+    def _conclude(audit: "Audit") -> None:
         """Tell the audit's result, also where the log has errors alone (``LOGLEVEL=ERROR``)."""
         if audit.beyond > 0:
             logger.error(audit.closing_line())

@@ -3,12 +3,13 @@
 The names of weights are fairseq's, so that a checkpoint's and a live module's are the same.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError, shown
+from ..target_order import TargetOrder
 from .dictionary import BOS, EOS
 
 #: What fairseq's norms add to a variance.
@@ -149,28 +150,29 @@ class Architecture:
     first_target_token: str | None = None
 
     @property
+    def target_order(self) -> TargetOrder:
+        """The order in which it writes."""
+        return TargetOrder(**self.order)
+
+    @property
     def tokens_per_step(self) -> int:
         """How many tokens the decoder writes in a step."""
-        if self.order.get("alternate_ends"):
-            return 1
-        step: int = self.order.get("directions", 1) * self.order.get("tokens_per_direction", 1)
-        return step
+        return self.target_order.tokens_per_step
 
     def slot_positions(self, width: int) -> np.ndarray:
         """Return the numbers of an order's first positions; see ``TargetOrder.positions``.
 
         Those that count slots begin at 0 in learned tables, and at fairseq's first in sinusoids.
         """
-        h, t = self.order.get("directions", 1), np.arange(width)
-        pairs, plain = self.order.get("double_token"), self.order.get("vanilla_positions")
+        order, t = self.target_order, np.arange(width)
         is_learned = self.decoder.positions == "learned"
-        if h == 1 or pairs or plain or (is_learned and h == 2):
+        if order.counts_slots or (is_learned and order.directions == 2):
             return t if is_learned else t + FIRST_POSITION
-        return t // h if h > 2 else (t // 2 + 1) * (1 - 2 * (t % 2))
+        return order.positions(width)
 
     def start_symbols(self) -> list[int]:
         """Return the inputs of the first step; see ``TargetOrder.start``."""
-        return [BOS, EOS] if self.order.get("double_token") else [EOS] * self.tokens_per_step
+        return self.target_order.start(BOS, EOS)
 
     def ties(self) -> dict[str, str]:
         """Return names that stand for another name's weight."""
@@ -243,11 +245,7 @@ class Architecture:
 
 
 #: Options of an order, and what they are from left to right.
-ORDER: dict[str, Any] = {
-    **{"directions": 1, "tokens_per_direction": 1, "right_to_left": False, "double_token": False},
-    **{"middle_to_side": False, "alternate_ends": False, "independent_directions": False},
-    **{"vanilla_mask": False, "vanilla_positions": False},
-}
+ORDER: dict[str, Any] = asdict(TargetOrder())
 #: Sizes are smaller than this, and positions, layers.
 MOST, POSITIONS, LAYERS = 1 << 24, 1 << 17, 1 << 10
 #: An adaptive softmax has fewer bands.

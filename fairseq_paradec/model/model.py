@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError, shown
+from ..target_order import TargetOrder
 from . import checkpoint, file
 from .architecture import FIRST_POSITION, Architecture, Heads, Layers
 from .dictionary import Dictionary
@@ -31,6 +32,11 @@ class HeadWeights(NamedTuple):
 
     record: Heads
     weights: Mapping[str, np.ndarray]  # ``inner.weight``, ``inner.bias``, ``outer``, ``bias``
+
+    @property
+    def block_size(self) -> int:
+        """How many tokens they predict from a state."""
+        return self.record.size
 
 
 class Model:
@@ -151,7 +157,7 @@ class Model:
     def digest(self) -> str:
         """Return the first 16 hex digits of the SHA-256 of names, types, shapes and values."""
         digest = hashlib.sha256()
-        alone = all(name.startswith(HEADS) for name in self.weights)
+        alone = self.is_heads
         for name, weight in sorted(self.weights.items()):
             name = name.removeprefix(HEADS) if alone else name
             digest.update(f"{name} torch.{weight.dtype.name} {weight.shape}\n".encode())
@@ -160,8 +166,16 @@ class Model:
 
     # ---- what methods ask ----------------------------------------------------------------------
 
+    def eval(self) -> None:
+        """Do nothing: it never trains."""
+
     @property
-    def heads(self) -> HeadWeights | None:
+    def is_heads(self) -> bool:
+        """Whether it is prediction heads alone."""
+        return all(name.startswith(HEADS) for name in self.weights)
+
+    @property
+    def block_heads(self) -> HeadWeights | None:
         """Its prediction heads, or None."""
         record = self.architecture.heads
         if record is None:
@@ -169,20 +183,32 @@ class Model:
         names = ("inner.weight", "inner.bias", "outer", "bias")
         return HeadWeights(record, {name: self.weight(HEADS + name) for name in names})
 
-    def max_source_positions(self) -> int:
-        """Return the length of the longest source, with ``</s>``."""
+    def max_positions(self) -> tuple[int, int]:
+        """Return the lengths of the longest source and output, with ``</s>``."""
         encoder = self.architecture.encoder
-        return 0 if encoder is None else encoder.most
+        return 0 if encoder is None else encoder.most, self.max_decoder_positions()
 
-    def max_target_positions(self) -> int:
+    def max_decoder_positions(self) -> int:
         """Return the length of the longest output, with ``</s>``: a number of whole steps."""
         most, step = self.architecture.decoder.most, self.architecture.tokens_per_step
         return most // step * step
 
     @property
-    def target_order(self) -> dict[str, Any]:
-        """Options of the target's order that are not left to right, by name."""
-        return self.architecture.order
+    def target_order(self) -> TargetOrder | None:
+        """The order of its targets; None: a plain Transformer's, left to right."""
+        is_reordered = self.architecture.kind == "reordered"
+        return self.architecture.target_order if is_reordered else None
+
+    @property
+    def block_size(self) -> int | None:
+        """The block size of a drafter of blocks, in training; None: it is none."""
+        block = self.architecture.block
+        return None if block is None else block.size
+
+    @property
+    def first_target_token(self) -> str | None:
+        """The word that its outputs begin with, or None."""
+        return self.architecture.first_target_token
 
     @property
     def shares_encoder(self) -> bool:

@@ -5,6 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 from ..errors import UsageError, shown
+from ..target_order import TargetOrder
 from .architecture import (
     ACTIVATIONS,
     ATTENTIONS,
@@ -252,17 +253,17 @@ def _order(own: Settings, name: str, decoder: Layers) -> tuple[dict[str, Any], S
         value = read(option, preset.get(option, plain))
         if value != plain:
             order[option] = value
-    whole = {**ORDER, **order}
-    h, pairs = whole["directions"], whole["double_token"]
-    step = 1 if whole["alternate_ends"] else h * whole["tokens_per_direction"]
-    counts = h == 1 or pairs or whole["vanilla_positions"]
+    whole = TargetOrder(**order)
+    h = whole.directions
     starts = own.word("start_rows", "tokens", STARTS)
     if decoder.positions is None:
         return order, None
     learned = decoder.positions == "learned"
-    if starts == "tokens" and (counts or (learned and h == 2)):
+    if starts == "tokens" and (whole.counts_slots or (learned and h == 2)):
         return order, None
-    return order, Slots(h if h > 2 and not whole["vanilla_positions"] else 0, starts, step)
+    return order, Slots(
+        h if h > 2 and not whole.vanilla_positions else 0, starts, whole.tokens_per_step
+    )
 
 
 def _cutoffs(given: Any, words: int) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ BESIDES = {
     "forks.py": "whether this process may compute",
     "methods/reports.py": "counts of the closing line",
     "model/dictionary.py": "numbers of symbols, and back",
+    "model_facts.py": "whether a drafter is torch's",
     "registry.py": "what the method promises",
     "row.py": "a sentence's tokens and its limit",
     "target_order.py": "the order of a model's words",

@@ -21,6 +21,7 @@ from support.commands import PLUGIN, fairseq, succeed
 from support.trace_records import read
 
 from fairseq_paradec.decoding.acceptance import ExactMatch
+from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.auto_fast import AutoFastDecoder
 from fairseq_paradec.methods.auto_fast import choose as choosing
@@ -261,10 +262,20 @@ def test_who_breaks_the_promise_is_out(monkeypatch, caplog, place, name, wrong, 
     assert generator._choices[FIRST] in [*HGJ, SELF] and said in caplog.text
 
 
-@pytest.mark.parametrize("is_tie", [True, False])
-def test_a_tie_is_told_and_no_broken_promise(is_tie, caplog):
-    """Equal scores are a tie only if both tokens can be of one distribution."""
+@pytest.mark.parametrize(
+    ("score", "dtype", "apart", "is_tie"),
+    [
+        (0.4, None, 0.0, True),
+        (0.9, None, 0.0, False),
+        (0.4, None, 0.01, False),
+        *((0.4, dtype, apart, True) for dtype, apart in (("fp16", 0.01), ("bf16", 0.1))),
+        *((0.4, dtype, apart, False) for dtype, apart in (("fp16", 0.1), ("bf16", 0.2))),
+    ],
+)
+def test_a_tie_is_told_and_no_broken_promise(score, dtype, apart, is_tie, caplog):
+    """Scores as near as rounding brings them, if both tokens can be of one distribution."""
     generator = paired(costs_of(0.9, {"gad": 0.2}))
+    generator.engine = Engine(dtype)
     task, models = generator.of
     inner = generator._decode_by
 
@@ -272,7 +283,7 @@ def test_a_tie_is_told_and_no_broken_promise(is_tie, caplog):
         hypos = inner(label, net_input, rows, rules)
         if label == GAD[0]:
             rows[0].tokens[0] = 4 + (rows[0].tokens[0] + 1) % 30
-        rows[0].scores[0] = math.log(0.4 if is_tie else 0.9)
+        rows[0].scores[0] = math.log(score) - (apart if label == GAD[0] else 0)
         return hypos
 
     generator._decode_by = tied

@@ -3,8 +3,10 @@
 import argparse
 import functools
 import json
+import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from support.builders import SMALL, VARIANTS, tiny_model, tiny_task
 from support.commands import DEMO, ROOT
 from support.fuzzing import Change, changes, in_a_child, spoil
 
+from fairseq_paradec.config import DecodingConfig
+from fairseq_paradec.decoding.helper import move_to, same_encoder
 from fairseq_paradec.decoding.provenance import weights_hash
 from fairseq_paradec.engine.native import packing
 from fairseq_paradec.engine.native.cache import NativeCache
@@ -29,13 +33,26 @@ from fairseq_paradec.engine.native.passes import native_pass
 from fairseq_paradec.engine.native.stack import NativeHeads
 from fairseq_paradec.engine.torch.views import model_of, pack_heads
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.methods.auto_fast.profile import fingerprint
+from fairseq_paradec.methods.base import Context
+from fairseq_paradec.methods.build import build_decoder
+from fairseq_paradec.methods.configure import configure, for_models
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import Model
 from fairseq_paradec.model.settings import ARCHITECTURES, ORDERS
+from fairseq_paradec.model_checks import (
+    attends_locally,
+    has_heads,
+    is_block_nat,
+    writes_pairs,
+    writes_steps,
+)
+from fairseq_paradec.model_facts import device_of, dictionaries_of, heads_of
 from fairseq_paradec.plugin.models.heads import load_heads
 from fairseq_paradec.plugin.models.reordered_transformer import PRESETS
 from fairseq_paradec.plugin.tasks.drafters import Drafters
-from fairseq_paradec.target_order import TargetOrder
+from fairseq_paradec.registry import METHODS, check_models, own_decoding
+from fairseq_paradec.target_order import order_of
 
 FOLDERS = [DEMO, ROOT / "data-bin" / "demo-small.en-de"]
 WORDS, BIAS = "decoder.embed_tokens.weight", "encoder.layers.0.fc1.bias"
@@ -67,7 +84,42 @@ def compare(model: Model, module: torch.nn.Module) -> None:
         assert weight.tobytes() == theirs[name].tobytes(), name
     assert model.hash == weights_hash(module)
     if len(theirs) > 4:
+        compare_facts(model, module)
         compare_passes(model, module)
+
+
+def compare_facts(model: Model, module: Any) -> None:
+    """Check that a model answers what methods ask as its module does."""
+    own, theirs = [model], [module]
+    assert own_decoding(own) == own_decoding(theirs)
+    for check in (is_block_nat, has_heads, writes_steps, writes_pairs):
+        assert check(own) == check(theirs), check
+    for fact in (order_of, attends_locally, device_of):
+        assert fact(model) == fact(module), fact
+    assert model.max_positions() == module.max_positions()
+    assert model.max_decoder_positions() == module.max_decoder_positions()
+    for name in ("block_size", "shares_encoder", "first_target_token"):
+        assert (getattr(model, name) or None) == (getattr(module, name, None) or None), name
+    symbols = [[words.symbols for words in dictionaries_of(each)] for each in (model, module)]
+    assert symbols[0] == symbols[1]
+    assert model.block_size is None or model.masks(3) == module.masks(3)
+    heads = [getattr(heads_of(each), "block_size", None) for each in (model, module)]
+    assert heads[0] == heads[1]
+    for decoding in METHODS:
+        answers = [why_refused(decoding, each) for each in (model, module)]
+        assert (answers[0] is None) == (answers[1] is None), (decoding, answers)
+        for asked in ("auto", decoding):
+            config = DecodingConfig(decoding=asked)
+            assert for_models(config, own) == for_models(config, theirs)
+
+
+def why_refused(decoding: str, model: Any) -> str | None:
+    """Why a method refuses a model."""
+    try:
+        check_models(decoding, [model], None)
+    except UsageError as error:
+        return str(error)
+    return None
 
 
 @torch.inference_mode()
@@ -81,7 +133,7 @@ def compare_passes(model: Model, module: Any) -> None:
     assert packing.why_not(model) == packing.why_not(view)
     if packing.why_not(view) is not None:
         return
-    most = min(9, model.max_target_positions())
+    most = min(9, model.max_decoder_positions())
     source = np.array([[1, 1, 7, 8, 9, 2], [11, 12, 13, 14, 15, 2]])
     for form in ("fp32", "int8"):
         states = []
@@ -159,8 +211,7 @@ def test_every_transformer_is_read(variant: str, tmp_path: Path) -> None:
     for form in ("cfg", "args", "omegaconf", "nested"):
         own = read(task, model, VARIANTS[variant][0], tmp_path / "x.pt", form)
         compare(own, model)
-        assert own.max_source_positions() == model.encoder.max_positions()
-        assert own.max_target_positions() == model.decoder.max_positions()
+        assert own.max_positions() == model.max_positions()
 
 
 @pytest.mark.parametrize("options", [{}, {"start_rows": "learned"}, {"start_rows": "zero"}])
@@ -175,8 +226,8 @@ def test_every_order_is_read(
     )
     own = read(task, model, f"{preset}_tiny", tmp_path / "x.pt")
     compare(own, model)
-    assert TargetOrder(**own.target_order) == model.target_order
-    assert own.max_target_positions() == model.decoder.max_positions()
+    assert own.target_order == model.target_order
+    assert own.max_decoder_positions() == model.max_decoder_positions()
     table = own.positions("decoder")
     module = model.decoder.embed_positions
     assert table is not None
@@ -219,10 +270,10 @@ def test_heads_are_read(variant: str, options: Mapping[str, Any], tmp_path: Path
     own = read(task, model, "blockwise_transformer", tmp_path / "x.pt")
     compare(own, model)
     given = torch.randn(3, model.block_heads.outer.size(1)).numpy()
-    assert own.heads is not None
+    assert own.block_heads is not None
     states = [
         heads(given, [1, 2])
-        for heads in (NativeHeads(own.heads, "fp32"), pack_heads(model.block_heads, "fp32"))
+        for heads in (NativeHeads(own.block_heads, "fp32"), pack_heads(model.block_heads, "fp32"))
     ]
     assert states[0].tobytes() == states[1].tobytes()
 
@@ -459,6 +510,58 @@ def test_a_model_file_of_weights_packed_alone(tmp_path: Path) -> None:
     assert states[0].tobytes() == states[1].tobytes()
     with pytest.raises(UsageError, match="--engine-dtype: got 'fp32'; allowed: int8, as this"):
         packing.packed(own, "fp32")
+
+
+def test_encoders_of_models_are_the_same_by_their_weights(tmp_path: Path) -> None:
+    _, module, model = demo(DEMO)
+    assert model.source is not None and model.target is not None
+    model.save(tmp_path / "packed", packed_only=True)
+    again = Model.read(tmp_path / "packed", model.source, model.target)
+    assert same_encoder(model, again) and same_encoder(again, model)
+    changed = dict(model.weights)
+    changed[BIAS] = changed[BIAS] + np.float32(0.1)
+    other = Model(model.architecture, changed)
+    assert not same_encoder(model, other) and not same_encoder(other, model)
+    layers = model.architecture.encoder
+    assert layers is not None
+    fewer = replace(model.architecture, encoder=replace(layers, heads=layers.heads // 2))
+    assert not same_encoder(model, Model(fewer, model.weights))
+    move_to([model], again)  # it stays where it is
+    with pytest.raises(UsageError, match=r"--path: got 'transformer'; allowed: one model of --a"):
+        check_models("nat", [model], None)
+
+
+def test_fairseqs_search_decodes_modules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, module, model = demo(DEMO)
+    for options, asked in (({"decoding": "beam"}, "--decoding beam"), ({"audit": True}, "--audit")):
+        config = DecodingConfig(**{"decoding": "greedy", **options})
+        with pytest.raises(UsageError, match=f"^{asked} needs models that fairseq has loaded"):
+            build_decoder([model], config)
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "fairseq", None)
+            line = rf"^{asked} needs fairseq; install fairseq_paradec\[fairseq\]$"
+            with pytest.raises(UsageError, match=line):
+                build_decoder([module], config)
+
+
+def test_sampling_without_torch_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, module, _ = demo(DEMO)
+    context = Context(*dictionaries_of(module), drafter=module)
+    config = configure(decoding="assisted", sampling=True, drafter_path="x")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UsageError, match=r"^--sampling needs torch; install fairseq_paradec\[t"):
+        build_decoder([module], config, context)
+
+
+def test_a_speed_profile_knows_a_model_by_its_weights() -> None:
+    _, _, model = demo(DEMO)
+    own = fingerprint(model)
+    assert own == fingerprint(Model(model.architecture, dict(model.weights)))
+    assert own["parameters"] == sum(weight.size for weight in model.weights.values())
+    changed = dict(model.weights)
+    changed[BIAS] = changed[BIAS] + np.float32(0.1)
+    other = fingerprint(Model(model.architecture, changed))
+    assert own.pop("digest") != other.pop("digest") and own == other
 
 
 def test_weights_of_16_bits_are_widened(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Which way imports go, inside the package and between tests; mutants that go with the code."""
 
 import ast
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ GROUND = {
     "forks",
     "memory",
     "model_checks",
+    "model_facts",
     "output",
     "records",
     "registry",
@@ -175,6 +178,37 @@ def test_the_translator_and_what_its_batches_pass_need_no_torch_to_be_imported()
     files = [file for file in files_of("translator") if "importing" not in file.parts]
     for file in (*files, PLUGIN / "methods" / "each_sentence.py", PLUGIN / "methods" / "stock.py"):
         assert not at_the_top(file) & {"torch", "fairseq"}, file
+
+
+#: What computes with torch: the audit by fairseq's search, imported where ``--audit`` asks for it.
+COMPUTES_WITH_TORCH = {"decoding.audit"}
+#: Imports modules where neither is; prints each that fails, and the package's file that asks.
+ALONE = """
+import importlib, json, pathlib, sys, traceback
+sys.modules["torch"] = sys.modules["fairseq"] = None
+import fairseq_paradec
+root, failed = pathlib.Path(fairseq_paradec.__file__).parent, {}
+for module in sys.argv[1:]:
+    try:
+        importlib.import_module(f"fairseq_paradec.{module}")
+    except ImportError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        files = [pathlib.Path(frame.filename) for frame in frames]
+        ours = [file for file in files if file.is_relative_to(root)]
+        failed[module] = ours[-1].relative_to(root).as_posix()
+print(json.dumps(failed))
+"""
+
+
+def test_the_core_needs_neither_torch_nor_fairseq() -> None:
+    rooms = [*sorted(GROUND), "decoding", "methods", "model", "text"]
+    files = [file.relative_to(PLUGIN) for room in rooms for file in files_of(room)]
+    modules = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files]
+    assert len(modules) > 70
+    words = [sys.executable, "-c", ALONE, *modules]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    failed = json.loads(done.stdout)
+    assert failed.keys() == COMPUTES_WITH_TORCH, failed
 
 
 def test_every_room_is_known() -> None:

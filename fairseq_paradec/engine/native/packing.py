@@ -136,6 +136,7 @@ def _pack(model: Model, form: str, shelf: Shelf | None = None) -> Packed:
     encoder = None if architecture.encoder is None else NativeEncoder(model, form, shelf)
     stack = NativeStack(model, "decoder", form, shelf)
     source_keys, linear = stack.source_keys(), None
+    stack.finish()
     if not architecture.cutoffs:
         name = "decoder.output_projection"
         bias = model.weight(f"{name}.bias") if architecture.output_bias else None
@@ -153,6 +154,7 @@ class NativeEncoder:
         self.vectors, self.scale = model.embeddings("encoder")
         self.most = model.layers("encoder").most
         self.stack = NativeStack(model, "encoder", form, shelf)
+        self.stack.finish()
 
     def __call__(self, tokens: np.ndarray) -> dict[str, list[np.ndarray]]:
         """Encode a batch, B×S: the parts of fairseq's encoder output, as LeanEncoder returns them.

@@ -30,7 +30,7 @@ class NativePasses:
         self.weights, self._encoder = packed.decoder, packed.encoder
         first = None
         if model.architecture.heads is not None and model.architecture.heads.first:
-            first = self.heads(model.heads if module is None else module.block_heads, "fp32")
+            first = self.heads(model.block_heads if module is None else module.block_heads, "fp32")
         self.projection: Any
         if self.weights.projection is None:  # an adaptive softmax
             from ..torch.projection import gather_projection
@@ -42,7 +42,7 @@ class NativePasses:
     @property
     def max_positions(self) -> int:
         """How many tokens the decoder has positions for."""
-        return self.model.max_target_positions()
+        return self.model.max_decoder_positions()
 
     def gather(self) -> None:
         """Do nothing: the weights are packed."""

@@ -205,6 +205,10 @@ class NativeStack:
             return NativeMap(sized(shape), None, self.form, self.shelf)
         return NativeMap(*self._pad_outputs(maps), self.form, self.shelf)
 
+    def finish(self) -> None:
+        """Let the model go, once all is packed: models that nobody else has are gone then."""
+        del self._model
+
     def _weights(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return weight and bias of a map."""
         return self._model.weight(f"{name}.weight"), self._model.weight(f"{name}.bias")

@@ -26,6 +26,7 @@ from ...config import DecodingConfig, flag
 from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...engine.native.library import library
 from ...engine.settings import Engine
+from ...model_facts import device_of
 from ...records import Record
 from ...row import Row
 from ...token_rules import TokenRules
@@ -143,14 +144,13 @@ class AutoFastDecoder(MeasuringDecoder):
 
     def _key(self) -> dict[str, Any]:
         """Return the key of the measurements: machine, models, drafter and flags."""
-        helper = self.drafter if self.drafter is not None else self.heads
         native = self.scorer.native
         flags = {"engine_dtype": self.config.engine_dtype, "engine": NATIVE if native else TORCH}
         built = Path(library()._name).stem if native else None  # says the instruction set, too
         return {
-            "machine": this_machine(self.device) | {"library": built},
-            "models": [fingerprint(model, with_weights=True) for model in self.models],
-            "drafter": None if helper is None else fingerprint(helper, with_weights=True),
+            "machine": this_machine(device_of(self.models[0])) | {"library": built},
+            "models": [fingerprint(model) for model in self.models],
+            "drafter": None if self.helper is None else fingerprint(self.helper),
             "flags": flags | {"candidates": list(self.candidates)},
         }
 

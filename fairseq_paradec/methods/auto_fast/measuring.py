@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...config import DecodingConfig
-from ...model_checks import is_block_nat
+from ...decoding.ties import gap, score_gap, tie_gap
+from ...model_checks import has_heads, is_block_nat
+from ...model_facts import device_of, heads_of, is_heads
 from ...registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER
 from ...row import Row
 from ...token_rules import TokenRules
@@ -15,7 +17,6 @@ from ..build import build_decoder
 from .candidates import GREEDY, LOSSLESS, Drafter, beam_candidates, candidates
 from .choose import Trial
 from .profile import Bin
-from .ties import gap, score_gap, tie_gap
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +35,18 @@ class MeasuringDecoder(Decoder):
         super().__init__(models, config, context)
         drafter = context.drafter
         self.timer: Callable[[], float] = time.perf_counter
-        own_heads = getattr(models[0], "block_heads", None) if len(models) == 1 else None
-        is_model = hasattr(drafter, "decoder")
         self.helper = drafter
-        self.drafter = drafter if is_model else None
-        self.heads = own_heads if is_model or drafter is None else drafter
+        beside = drafter is not None and is_heads(drafter)
+        self.drafter = None if beside else drafter
+        self.heads = (
+            heads_of(drafter if beside else models[0]) if beside or has_heads(models) else None
+        )
         drafters = {}
         if self.drafter is not None:
             kind = BLOCK_NAT if is_block_nat([drafter]) else TRANSFORMER
-            drafters[kind] = Drafter(getattr(drafter, "block_size", 0), config.drafter_path)
+            drafters[kind] = Drafter(getattr(drafter, "block_size", None) or 0, config.drafter_path)
         if self.heads is not None:
-            path = None if is_model else config.drafter_path
+            path = config.drafter_path if beside else None
             drafters[HEADS] = Drafter(self.heads.block_size, path)
         if self.beam_size > 1 and config.latency_budget_ms is None:
             offered = beam_candidates(config, drafters, models[0])
@@ -139,23 +141,18 @@ class MeasuringDecoder(Decoder):
             seconds = self._now() - begin
             logger.info("auto_fast: warmed up %d decoders in %.1f s", len(cold), seconds)
 
-    @property
-    def device(self) -> Any:
-        """Torch's device of the models."""
-        return next(self.models[0].parameters()).device
-
     def _now(self) -> float:
         """Return the clock's seconds after all work on the device is done."""
-        if self.device.type == "cuda":
+        device = device_of(self.models[0])
+        if device != "cpu":
             import torch
 
-            torch.cuda.synchronize(self.device)
+            torch.cuda.synchronize(device)
         return self.timer()
 
     def _compare(self, label: str, ours: Sequence[Row], greedy: Sequence[Row]) -> None:
         """Warn of outputs that differ from greedy search's; exclude the candidate unless a tie."""
-        dtype = next(self.models[0].parameters()).dtype
-        allowed = tie_gap(dtype, self.config.engine_dtype)
+        allowed = tie_gap(self.engine.dtype_of(self.models[0]))
         for row, other in zip(ours, greedy, strict=True):
             if row.tokens == other.tokens:
                 continue

@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from ...decoding.provenance import processor
+from ...decoding.provenance import processor, versions
 from ...errors import option_error
 from ...files import replacing
+from ...model.model import Model
 from ...threads import num_threads
 
 logger = logging.getLogger(__name__)
@@ -114,31 +113,39 @@ class SpeedProfile:
         return next((e for e in entries if all(e[n] == self.key[n] for n in KEYS)), None)
 
 
-def this_machine(device: torch.device) -> dict[str, Any]:
+def this_machine(device: str) -> dict[str, Any]:
     """Return the machine's part of the key: processor, cores, threads, torch, device."""
-    cuda = device.type == "cuda"
+    name = device
+    if device != "cpu":
+        import torch
+
+        name = torch.cuda.get_device_name(device)
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
         "threads": num_threads(),
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device) if cuda else device.type,
+        "torch": versions()["torch"],
+        "device": name,
     }
 
 
-def fingerprint(model: Any, with_weights: bool = False) -> dict[str, Any]:
+def fingerprint(model: Any) -> dict[str, Any]:
     """Return a model's part of the key: its class, size, dtype and a digest.
 
-    Args:
-        model: any module.
-        with_weights: the digest covers the first 8 values of each parameter, not only names and
-            shapes.
+    That of a module covers names and shapes, and the first 8 values of each parameter.
     """
+    if isinstance(model, Model):
+        return {
+            "kind": model.architecture.kind,
+            "parameters": sum(math.prod(shape) for shape in model.architecture.shapes().values()),
+            "dtype": "float32",
+            "digest": model.hash,
+        }
     parameters = list(model.named_parameters())
     digest = hashlib.sha256()
     for name, weight in parameters:
         digest.update(f"{name} {tuple(weight.shape)}\n".encode())
-        if with_weights and not weight.is_meta:
+        if not weight.is_meta:
             few = weight.detach().reshape(-1)[:8].float().cpu()
             digest.update(few.numpy().tobytes())
     return {
