@@ -126,7 +126,6 @@ def load(folder: str | os.PathLike[str], device: str = "cpu") -> "Translator":
 
     if not isinstance(folder, (str, os.PathLike)):
         raise option_error("load()", folder, "the path of a model folder")
-    register()
     with uncollected():
         from .translator.translator import Translator
 

@@ -53,8 +53,6 @@ def crew(args: argparse.Namespace, load: Load) -> Crew:
     Raises:
         UsageError: there is no such cluster.
     """
-    import torch
-
     threads, cuda = args.threads or 1, args.device == "cuda"
     load = partial(_load, load, threads)
     if args.cluster not in (None, "local"):
@@ -67,7 +65,14 @@ def crew(args: argparse.Namespace, load: Load) -> Crew:
     # Of processes of their own; threads that spin while they wait slow each other down.
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    return distribute(Processes(load, args.processes, torch.cuda.device_count() if cuda else 0))
+    return distribute(Processes(load, args.processes, _count_devices() if cuda else 0))
+
+
+def _count_devices() -> int:
+    """Return how many devices torch finds."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _load(load: Callable[[], Work], threads: int) -> Work:

@@ -32,7 +32,7 @@ STDIN = None
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.set_defaults(fails="an audit failed or a report broke off")
+    parser.set_defaults(fails="an audit failed or a report broke off", plugin=False)
     parser.usage = "%(prog)s --model DIR [FILE ...] [--text TEXT] [--decoding D] [flags of D]"
     parser.epilog = 'example: paradec translate --model data-bin/demo.en-de --text "A dog runs."'
     add, number = parser.add_argument, arguments.whole_number
@@ -50,7 +50,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a sentence instead of files; may be repeated",
     )
-    add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
     add("--threads", type=arguments.number_of_threads, help="CPU threads (default: torch's)")
     add("--batch-size", type=number, help="sentences decoded together (default: 32)")
     add("--max-tokens", type=number, help="source tokens decoded together (default: 4000)")
@@ -103,10 +103,6 @@ def run(args: argparse.Namespace) -> int:
     """Translate; return 1 if an audit failed or a report could not be written."""
     if args.text and args.files:
         raise excludes("--text", args.text[0], "FILE")
-    if args.device is None:
-        import torch
-
-        args.device = "cuda" if torch.cuda.is_available() else "cpu"
     if args.drafts is not None:
         if args.out is not None:
             raise excludes("--drafts", str(args.drafts), "--out")

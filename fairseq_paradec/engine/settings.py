@@ -37,12 +37,14 @@ class Engine:
         return _NAMES[str(next(model.parameters()).dtype)]
 
 
-def usable_device(device: Any) -> Any:
-    """Return torch's device that models can be on.
+def usable_device(device: Any) -> str:
+    """Return the name of a device that models can be on.
 
     Raises:
         UsageError: there is none of this name, or torch finds none here.
     """
+    if device == "cpu":
+        return "cpu"
     import torch
 
     there = {"cpu": 1, "cuda": torch.cuda.device_count()}
@@ -53,4 +55,4 @@ def usable_device(device: Any) -> Any:
         many = f"; torch finds {there['cuda']} CUDA devices" if there["cuda"] else ""
         allowed = f"a device that is there{many}" if many else "cpu: torch finds no CUDA device"
         raise option_error("--device", str(device), allowed)
-    return torch.device(device)
+    return str(device)

@@ -11,8 +11,6 @@ import numpy as np
 
 from ..config import ALL, LARGEST
 from ..decoding.samples import select_rows
-from ..engine.settings import usable_device
-from ..engine.torch.views import offer
 from ..errors import UsageError, option_error, refuse_unknown
 from ..forks import computing
 from ..methods.base import Context, refuse_drafts
@@ -21,15 +19,12 @@ from ..methods.configure import configure
 from ..methods.each_sentence import Hypotheses, decode_each, problems_of
 from ..methods.stock import StockDecoder
 from ..model.dictionary import PAD, Dictionary
-from ..plugin.compat.loading import named
-from ..plugin.tasks import packed_only
-from ..plugin.tasks.loading import load_paths
-from ..plugin.tasks.translation import ParallelTranslationTask
-from ..registry import ANY, METHODS, check_models
+from ..registry import METHODS, check_models
 from ..utf8 import bare
 from . import model_folder
 from .batches import Batch, by_length, collate
 from .documents import Document, Text
+from .loading import Modules, read_core
 from .markup import parse
 from .model_folder import ModelFolder
 from .text_processing import TextProcessing
@@ -65,33 +60,34 @@ class Translator:
     ) -> None:
         self.path = path
         self.folder = folder or model_folder.read(path, flag)
-        self.device = usable_device(device)
-        model = str(path / self.folder.model)
-        pair = {"source_lang": self.folder.source, "target_lang": self.folder.target}
-        with named(flag):
-            load = packed_only.load if self.folder.packed_only else load_paths
-            self.models, self.task, kind = load([model], data=str(path), **pair)
-        if not isinstance(self.task, ParallelTranslationTask):
-            given = f"{model}, of --task {kind}"
-            raise option_error(flag, given, "a model of --task translation")
-        if not self.folder.packed_only:
-            for loaded in self.models:
-                loaded.to(self.device)
-        elif self.device.type != "cpu":
-            raise option_error(
-                "--device", device, "cpu, for this folder's weights are packed alone"
-            )
-        if self.device.type == "cpu":
-            for form, name in self.folder.packed.items():
-                offer(self.models[0], form, path / name)
+        self.device = device
+        self._modules = Modules(path, self.folder, device, flag)
         self.processing = TextProcessing(path, self.folder)
         self.sources, self.targets = (
-            Dictionary.read(path / f"dict.{language}.txt") for language in pair.values()
+            Dictionary.read(path / f"dict.{language}.txt")
+            for language in (self.folder.source, self.folder.target)
         )
-        if self.folder.drafter is not None:
-            self.task.drafters.load(str(path / self.folder.drafter), ANY, self.models)
-        self._longest = self.task.positions(self.models)[0]
+        self._core = read_core(path, self.folder, device, (self.sources, self.targets))
+        if self._core is not None:
+            self._longest = self._core.model.max_positions()[0]
+        else:  # torch computes, or fairseq says what is wrong
+            self._longest = self.task.positions(self.models)[0]
         self._generators: dict[str, Any] = {}
+
+    @property
+    def models(self) -> list[Any]:
+        """The folder's model, as fairseq loads it."""
+        return self._modules.get()[0]
+
+    @property
+    def task(self) -> Any:
+        """Fairseq's task of the model."""
+        return self._modules.get()[1]
+
+    @property
+    def _known(self) -> list[Any]:
+        """The model, as far as it is loaded."""
+        return self.models if self._core is None else [self._core.model]
 
     def twin(self) -> "Translator":
         """Return another of the same models, for a thread of its own: it shares their weights."""
@@ -285,7 +281,10 @@ class Translator:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
             context = Context(self.targets, self.sources)
-            built = build_decoder(self.models, config, context, self.task.drafters.load)
+            if self._core is not None and self._core.decodes(config):
+                built = build_decoder([self._core.model], config, context, self._core.load)
+            else:
+                built = build_decoder(self.models, config, context, self.task.drafters.load)
             if traced and isinstance(built, StockDecoder):
                 raise UsageError(
                     f"passes: got --decoding {decoding}, fairseq's own search, which "
@@ -297,7 +296,7 @@ class Translator:
     def usual(self, decoding: str) -> str:
         """Return a decoding, or ``auto`` for a model that only its own method decodes."""
         try:
-            check_models(decoding, self.models, None)
+            check_models(decoding, self._known, None)
         except UsageError:
             return "auto"
         return decoding
@@ -374,7 +373,7 @@ class Translator:
     def decode(self, generator: Any, sample: dict[str, Any]) -> Hypotheses:
         """Decode a batch of arrays by one of ``generator``'s; see ``methods/each_sentence.py``."""
         problems = self._problems(sample)
-        return decode_each(generator.decode, sample, problems, self.models, self.targets)
+        return decode_each(generator.decode, sample, problems, self._known, self.targets)
 
     def _problems(self, sample: dict[str, Any]) -> list[str | None]:
         """Return for each sentence of a batch why it cannot be translated, or None."""
