@@ -49,10 +49,11 @@ __all__ = [
     "register",
 ]
 
-# Public names by module, imported when they are asked for. These need neither torch nor fairseq;
-# the entry of a method in another package imports nothing else.
-_LIGHT = {"DecodingConfig": "config", "Method": "registry", "UsageError": "errors"}
-_PUBLIC = _LIGHT | {
+# Public names by module, imported when they are asked for.
+_PUBLIC = {
+    "DecodingConfig": "config",
+    "Method": "registry",
+    "UsageError": "errors",
     "Decoder": "methods.base",
     "Drafter": "decoding.loop",
     "Engine": "engine.settings",
@@ -72,8 +73,6 @@ def __getattr__(name: str) -> Any:
     """Import a public name."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name not in _LIGHT:
-        register()
     return getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
 
 

@@ -12,6 +12,7 @@ from support.forward import TOKENS, difference, full_forward, inputs_for, run_ch
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.engine.torch import weights
+from fairseq_paradec.engine.torch.copies import form_of, model_in
 from fairseq_paradec.errors import UsageError
 
 WIDTHS = ((1,) * 13, (5, 1, 7), (13,))
@@ -64,7 +65,7 @@ def test_the_best_form():
         assert weights.best_form(*given) == form
     message = "--engine-dtype or --drafter-dtype: got 'int8'.*fp32, bf16 or fp16 on cuda"
     with pytest.raises(UsageError, match=message):
-        Engine("int8").form(torch.float32, gpu, True, 10)
+        form_of("int8", torch.float32, gpu, True, 10)
 
 
 # Measured on the demo model, relative to log-probs' spread: bf16 0.02, fp16 0.002, int8 0.05.
@@ -101,10 +102,9 @@ def test_dtypes_are_near(dtype, kind):
 
 def test_one_copy_per_model_and_dtype():
     _, model = built("default", torch.float32)
-    assert Engine().model(model) is model
-    assert Engine("fp32").model(model) is model and Engine("int8").model(model) is model
-    half = Engine("bf16").model(model)
-    assert half is not model and Engine("bf16").model(model) is half
+    assert all(model_in(dtype, model) is model for dtype in (None, "fp32", "int8"))
+    half = model_in("bf16", model)
+    assert half is not model and model_in("bf16", model) is half
     assert next(half.parameters()).dtype == torch.bfloat16
     assert next(model.parameters()).dtype == torch.float32
 

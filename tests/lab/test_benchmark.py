@@ -274,7 +274,7 @@ def test_all_that_a_user_waits_for_is_timed(clock, monkeypatch):
         monkeypatch.setattr(place, name, wrapped)
 
     slow_down(greedy.dataset, "collater", 1)
-    slow_down(scorer, "_encode", 10)
+    slow_down(scorer.passes, "encode", 10)
     slow_down(scorer, "choose", 100)
     slow_down(systems, "plain_text", 10_000)
     whole = bench([greedy], rounds=1)

@@ -103,6 +103,13 @@ class Saved:
         return [row[: row.index(words.eos()) + 1] for row in rows]
 
 
+def _without_bars() -> None:
+    """Let transformers write no progress bars: tests read what commands write."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
 def save(
     folder: Path, kind: str, given: Any, order: Sequence[int], words: Dictionary, **changes: Any
 ) -> Saved:
@@ -127,6 +134,7 @@ def save(
         elif own in state and (kind != "MarianMT" or "embed_positions" not in own):
             theirs[key] = state[own]
     model.load_state_dict(theirs)
+    _without_bars()
     model.save_pretrained(folder)
     return Saved(folder, model, numbers, ())
 
@@ -162,6 +170,7 @@ def saved(family: str) -> Saved:
             made.model.final_logits_bias.normal_(std=0.3)
             made.model.final_logits_bias[0, 0] += ending
             made.model.model.decoder.embed_tokens.weight[-1].normal_()
+        _without_bars()
         made.model.save_pretrained(folder, safe_serialization=True)
         shutil.copy(pieces("en"), folder / "source.spm")
         shutil.copy(de, folder / "target.spm")
