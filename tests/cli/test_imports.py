@@ -147,8 +147,7 @@ assert "fairseq" not in sys.modules"""
 def test_threads_that_import_at_once_have_a_whole_plugin() -> None:
     code = """
 import threading, fairseq_paradec
-WORDS = ["import fairseq", "from fairseq_paradec import Decoder", "fairseq_paradec.register()",
-         "from fairseq_paradec.plugin import tasks"]
+WORDS = ["import fairseq", "fairseq_paradec.register()"]
 done, barrier = [], threading.Barrier(2 * len(WORDS))
 def work(words):
     barrier.wait()

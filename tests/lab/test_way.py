@@ -30,7 +30,6 @@ BESIDES = {
     "engine/native/stack.py": "addresses of arrays, errors of the library",
     "engine/projection.py": "the map to the drafter's words",
     "engine/slots.py": "the memory of a cache, before it is taken",
-    "engine/torch/watch.py": "whether weights changed since they were gathered",
     "forks.py": "whether this process may compute",
     "methods/reports.py": "counts of the closing line",
     "model/dictionary.py": "numbers of symbols, and back",
