@@ -72,11 +72,12 @@ def require(packages: tuple[str, ...], extra: str) -> None:
         UsageError: one is not; the message names it and the extra.
     """
     for package in packages:
-        if not _is_installed(package):
+        if not is_installed(package):
             raise _lacks("", package, extra)
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported."""
     try:
         return importlib.util.find_spec(package) is not None
     except ValueError:  # None in sys.modules: somebody hides it

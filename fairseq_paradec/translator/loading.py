@@ -10,6 +10,7 @@ from ..engine.native.library import NativeUnavailable, library
 from ..engine.native.packing import offer, why_not
 from ..engine.native.stack import FORMS
 from ..errors import UsageError, option_error
+from ..extras import is_installed
 from ..methods.configure import for_models
 from ..model.dictionary import Dictionary
 from ..model.model import Model
@@ -161,10 +162,16 @@ def _fits(drafter: Model, kind: str | None) -> bool:
 def read_core(
     path: Path, folder: ModelFolder, device: str, words: tuple[Dictionary, Dictionary]
 ) -> CoreModels | None:
-    """Read a folder without torch; None: torch has to compute, or fairseq says what is wrong."""
+    """Read a folder without torch; None: torch has to compute, or fairseq says what is wrong.
+
+    Raises:
+        UsageError: it cannot be read, and fairseq is not installed.
+    """
     if device != "cpu" or folder.packed_only:
         return None
     try:
         return CoreModels(path, folder, *words)
-    except (UsageError, NativeUnavailable, OSError):
-        return None
+    except (UsageError, NativeUnavailable, OSError) as error:
+        if is_installed("fairseq"):
+            return None
+        raise error if isinstance(error, UsageError) else UsageError(str(error)) from error

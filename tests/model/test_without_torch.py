@@ -1,8 +1,11 @@
 """The core decodes where neither torch nor fairseq can be imported: what it decodes with them."""
 
+import hashlib
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,3 +93,54 @@ def test_tokens_and_scores_are_those_with_torch(sources: list[list[int]]) -> Non
         for got, want in zip(alone[name], wanted, strict=True):
             assert [tokens for tokens, _ in got] == [tokens for tokens, _ in want], name
             assert [s for _, s in got] == pytest.approx([s for _, s in want], abs=1e-6), name
+
+
+#: Runs ``paradec`` where neither can be imported.
+COMMAND = """
+import sys
+sys.modules["torch"] = sys.modules["fairseq"] = None
+from fairseq_paradec.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def paradec(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command without torch and fairseq."""
+    given = [sys.executable, "-c", COMMAND, *words]
+    return subprocess.run(given, capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("options", [[], ["--decoding", "greedy", "--engine-dtype", "int8"]])
+def test_translate_needs_neither(options: list[str]) -> None:
+    done = paradec("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
+    assert (done.returncode, done.stdout) == (0, "Ein Hund rennt.\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--decoding", "beam", "--beam", "2"],
+        ["--decoding", "greedy", "--audit"],
+        ["--device", "cuda"],
+        ["--decoding", "greedy", "--engine", "torch"],
+    ],
+)
+def test_what_needs_them_is_one_line(options: list[str]) -> None:
+    done = paradec("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
+    assert done.returncode == 2 and "install fairseq_paradec[" in done.stderr
+    assert done.stderr.count("\n") == 1 and not done.stdout, done.stderr
+
+
+def test_a_damaged_model_is_named(tmp_path: Path) -> None:
+    """Though fairseq, which would say it, is not there."""
+    for file in DEMO.iterdir():
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    model = tmp_path / "model.pt"
+    model.write_bytes(model.read_bytes()[:1000])
+    about = json.loads((tmp_path / "paradec.json").read_text("utf-8"))
+    about["sha256"]["model.pt"] = hashlib.sha256(model.read_bytes()).hexdigest()
+    (tmp_path / "paradec.json").write_text(json.dumps(about), "utf-8")
+    done = paradec("translate", "--model", str(tmp_path), "--text", "A dog runs.")
+    assert done.returncode == 2 and "model.pt" in done.stderr and "fairseq;" not in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
