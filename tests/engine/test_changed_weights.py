@@ -94,6 +94,7 @@ def test_changed_weights_are_read(decoding, engine, change):
 def test_a_loaded_model_is_not_asked_each_time(kept, monkeypatch):
     """A folder's model, and its drafter: nobody changes their weights; any other is asked."""
     model = fairseq_paradec.load(DEMO)
+    monkeypatch.setattr(model, "_core", None)  # fairseq's modules decode
     options = {"decoding": "assisted", "drafter_path": str(DEMO / "assistant.pt")}
     if not kept:
         monkeypatch.setattr(model.models[0], "paradec_keeps_weights", False)

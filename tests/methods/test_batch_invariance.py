@@ -15,6 +15,7 @@ from support.commands import DEMO
 
 import fairseq_paradec
 from fairseq_paradec.engine.native import cache
+from fairseq_paradec.model.model import Model
 from fairseq_paradec.translator.translation import End, Translation
 
 SENTENCES = (DEMO / "raw" / "demo.en").read_text(encoding="utf-8").splitlines()[:14]
@@ -89,7 +90,7 @@ def test_what_enters_a_running_batch_does_not_matter(
 
 
 def test_what_enters_a_running_batch_begins_as_all_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model().models[0], "first_target_token", "Frau", raising=False)
+    monkeypatch.setattr(Model, "first_target_token", "Frau")
     alone = outputs("fp32", 1, decoding="greedy")
     assert alone[0][0].startswith("Frau")
     assert all(one == alone[line] for line, one in entering("fp32", 0))

@@ -529,7 +529,7 @@ def test_a_client_that_leaves_before_its_body_ends_is_no_fault(client, caplog, m
 
 
 def test_what_is_missing_is_named_by_its_extra(monkeypatch, capsys):
-    monkeypatch.setattr(extras, "_is_installed", lambda package: package != "uvicorn")
+    monkeypatch.setattr(extras, "is_installed", lambda package: package != "uvicorn")
     assert paradec(["serve", "--model", str(DEMO)]) == 2
     assert capsys.readouterr().err == (
         "paradec serve: error: needs uvicorn; install fairseq_paradec[serve]\n"

@@ -111,6 +111,7 @@ class Here:
 
     def __init__(self, translator: Translator, given: Foreign) -> None:
         self.translator, self.unnormalized = translator, given.first is not None
+        (self.module,) = translator.models  # while the folder is there
         self.sources, self.targets = map(dictionary_order, given.words)
         self.places = {there: here for here, there in enumerate(self.sources)}
         self.fed = {there: here for here, there in enumerate(self.targets)}
@@ -143,8 +144,7 @@ class Here:
         """Return the logits behind what the decoder is fed, B×T×V; it begins with ``</s>``."""
         own = torch.tensor([[2, *(self.fed[token] for token in row[1:])] for row in fed.tolist()])
         known = [number is not None for number in self.targets]
-        model = self.translator.models[0]
-        logits: Tensor = model(**self.arguments(sources), prev_output_tokens=own)[0]
+        logits: Tensor = self.module(**self.arguments(sources), prev_output_tokens=own)[0]
         order = torch.tensor([number for number in self.targets if number is not None])
         return logits.new_zeros(*logits.shape[:2], len(order)).index_copy(
             2, order, logits[..., torch.tensor(known)]
