@@ -114,11 +114,16 @@ class ChunkScorer:
         Raises:
             UsageError: torch has no weights of it.
         """
+        kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
+        if isinstance(self.given, Model):
+            raise UsageError(
+                f"--engine {kind} with --engine-dtype {dtype} needs a model that fairseq has "
+                "loaded; this model was read without torch"
+            )
         from .torch.scoring import TorchPasses
         from .torch.views import packed_only
 
-        if isinstance(self.given, Model) or packed_only(self.given):
-            kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
+        if packed_only(self.given):
             raise UsageError(
                 f"--engine {kind} with --engine-dtype {dtype} needs torch's weights; this model "
                 "folder holds them packed alone"

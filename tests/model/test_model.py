@@ -39,7 +39,7 @@ from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure, for_models
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import Model
-from fairseq_paradec.model.settings import ARCHITECTURES, ORDERS
+from fairseq_paradec.model.settings import ARCHITECTURES
 from fairseq_paradec.model_checks import (
     attends_locally,
     has_heads,
@@ -234,13 +234,6 @@ def test_every_order_is_read(
     if hasattr(module, "table"):
         theirs = module.table(len(table)).detach().numpy()[: len(table)]
         np.testing.assert_allclose(table, theirs, atol=1e-5)
-
-
-def test_presets_are_the_plugins() -> None:
-    assert list(ORDERS) == list(PRESETS)
-    for name, preset in ORDERS.items():
-        own = {k: v for k, v in PRESETS[name].items() if k != "decoder_learned_pos"}
-        assert own == preset
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

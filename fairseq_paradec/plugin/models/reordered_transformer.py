@@ -26,6 +26,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from ...errors import excludes, needs, option_error
+from ...model.settings import ORDERS
 from ...target_order import TargetOrder
 from .building import (
     SIZES,
@@ -358,24 +359,8 @@ def read_order(args: Any) -> TargetOrder:
 
 #: An architecture's settings of the order, for flags that are not given.
 PRESETS: dict[str, dict[str, Any]] = {
-    "ibdecoder": {"directions": 2},
-    "ibdecoder_sa": {"directions": 2, "tokens_per_direction": 2},
-    "imdecoder": {"directions": 4},
-    "sa_transformer": {"tokens_per_direction": 2},
-    "transformer_r2l": {"right_to_left": True},
-    "transformer_both_ends": {"directions": 2, "alternate_ends": True},
-    "double_token": {"directions": 2, "double_token": True, "decoder_learned_pos": True},
-    "double_token_l2r": {
-        "tokens_per_direction": 2,
-        "double_token": True,
-        "decoder_learned_pos": True,
-    },
-    "double_token_r2l": {
-        "tokens_per_direction": 2,
-        "double_token": True,
-        "right_to_left": True,
-        "decoder_learned_pos": True,
-    },
+    name: order | ({"decoder_learned_pos": True} if order.get("double_token") else {})
+    for name, order in ORDERS.items()
 }
 
 
