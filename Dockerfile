@@ -27,7 +27,7 @@ FROM python:${PYTHON}-slim-bookworm
 ARG PIP_ARGS=
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=requirements.txt,target=/requirements.txt \
-    pip install ${PIP_ARGS} --no-cache-dir --constraint /requirements.txt "$(echo /wheels/*.whl)[serve]" \
+    pip install ${PIP_ARGS} --no-cache-dir --constraint /requirements.txt "$(echo /wheels/*.whl)[fairseq,serve]" \
     && useradd --create-home paradec
 USER paradec
 WORKDIR /home/paradec

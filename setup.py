@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parent
 MATPLOTLIB = "matplotlib>=3.11,<4"
 SACREBLEU = "sacrebleu>=2.4,<3"
 PILLOW = "pillow>=10,<14"
+# From 2.6 on torch loads checkpoints safely by default.
+TORCH = "torch>=2.6,<3"
 
 
 class BuildWithLibrary(build_py):
@@ -103,19 +105,23 @@ setup(
         "fairseq_paradec.lab.data": ["*.schema.json"],
     },
     install_requires=[
-        # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
-        "fairseq-fixed>=0.12.3.1,<0.13",
-        # From 2.6 on torch loads checkpoints safely by default.
-        "torch>=2.6,<3",
         "numpy>=1.21,<3",
         "sacremoses>=0.1,<0.3",
         "subword-nmt>=0.3.8,<0.4",
+        "sentencepiece>=0.2,<0.3",
+        # sentences of long texts in many languages: paradec translate --format
+        "sentencex>=1.0.20,<2",
         "tqdm>=4.60,<5",
         # reads corpora, wherever they are
         "fsspec>=2024.2",
     ],
     # fairseq_paradec/extras.py names the extra of each package to a user who lacks it.
     extras_require={
+        # GPUs, and models that the native library does not know
+        "torch": [TORCH],
+        # fairseq's commands with this plugin, and training; fairseq 0.12.2 does not import on
+        # Python 3.11, the maintained build does
+        "fairseq": [TORCH, "fairseq-fixed>=0.12.3.1,<0.13"],
         # commands that measure and draw: matplotlib 3.11 shapes text, and sets right-to-left
         # scripts from right to left; jinja2 writes pages; rouge-score judges summaries
         "lab": [
@@ -134,9 +140,9 @@ setup(
         # images as sequences of tokens, and photographs: paradec data images
         "images": [PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         # models of transformers and Marian: paradec import
-        "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3", "pyyaml>=6"],
-        # sentences of long texts in many languages: paradec translate --format
-        "text": ["sentencex>=1.0.20,<2"],
+        "import": ["safetensors>=0.4.3,<1", "pyyaml>=6"],
+        # a name of earlier versions: the core brings sentencex
+        "text": [],
         # translations over HTTP: paradec serve
         "serve": ["fastapi>=0.115,<1", "uvicorn>=0.30,<1", "prometheus-client>=0.20,<1"],
         # the language of a text: paradec serve, source "auto" and /detect
@@ -154,7 +160,6 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100,<7",
-            "sentencex>=1.0.20,<2",
             # a client of the server, and faults that nobody thought of
             "libretranslatepy>=2.1,<3",
             "schemathesis>=4,<5",
