@@ -90,7 +90,7 @@ setup(
     author="the fairseq_paradec authors",
     license="MIT",
     # Tested on both; hashlib.file_digest came with 3.11.
-    python_requires=">=3.11,<3.13",
+    python_requires=">=3.11",
     cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelOfAnyPython},
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),

@@ -41,9 +41,12 @@ def declare(parser: argparse._ActionsContainer) -> None:
 
 def check_device(args: argparse.Namespace) -> None:
     """Refuse a ``--device`` that this machine does not have, unless a cluster works."""
+    from ..decoding.stock_search import check_installed
     from ..engine.settings import usable_device
 
     if args.cluster in (None, "local"):
+        if args.device != "cpu":
+            check_installed(f"--device {args.device}")
         usable_device(args.device)
 
 
@@ -77,10 +80,8 @@ def _count_devices() -> int:
 
 def _load(load: Callable[[], Work], threads: int) -> Work:
     """Make a worker."""
-    from .. import register
     from ..threads import set_threads
 
-    register()
     set_threads(threads)
     logging.getLogger().setLevel(logging.ERROR)  # what a line lacks is in the output
     return load()

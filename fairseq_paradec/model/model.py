@@ -99,7 +99,7 @@ class Model:
             architecture, given, digits = file.read(path)
             weights = _checked_file(architecture, given, digits, sizes)
         except UsageError as error:
-            raise UsageError(f"{path}: {error}") from error
+            raise type(error)(f"{path}: {error}") from error
         model = cls(architecture, weights, source, target, str(path))
         if digits is not None:
             model.hash = digits

@@ -5,17 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import DecodingConfig
+from ..config import DecodingConfig, flag
+from ..decoding.stock_search import check_installed
 from ..engine.native.library import NativeUnavailable, library
 from ..engine.native.packing import offer, why_not
 from ..engine.native.stack import FORMS
 from ..errors import UsageError, option_error
-from ..extras import is_installed
+from ..extras import EXTRAS, is_installed
+from ..extras import named as named_extra
 from ..methods.configure import for_models
 from ..model.dictionary import Dictionary
 from ..model.model import Model
+from ..model.settings import UnknownModel
 from ..model_facts import is_heads
-from ..registry import ANY, BLOCK_NAT, HEADS, METHODS, STOCK_DECODINGS
+from ..registry import ANY, BLOCK_NAT, HEADS, METHODS, STOCK_DECODINGS, Helper
 from .model_folder import ModelFolder
 
 
@@ -47,15 +50,13 @@ class Modules:
 
     def _load(self) -> tuple[list[Any], Any]:
         """Load them; see ``get``."""
-        from ..engine.settings import usable_device
-        from ..engine.torch import views
-        from ..extras import named as named_extra
-
         with named_extra(self.flag):
             from ..plugin.compat.loading import named
             from ..plugin.tasks import packed_only
             from ..plugin.tasks.loading import load_paths
             from ..plugin.tasks.translation import ParallelTranslationTask
+        from ..engine.settings import usable_device
+        from ..engine.torch import views
 
         folder, device = self.folder, usable_device(self.device)
         model = str(self.path / folder.model)
@@ -112,7 +113,7 @@ class CoreModels:
         model.lasts = True
         reason = "its softmax is adaptive" if model.architecture.cutoffs else why_not(model)
         if reason is not None:
-            raise UsageError(f"{path}: {reason}")
+            raise UnknownModel(f"{path}: {reason}")
         return model
 
     def drafter(self, path: str) -> Model:
@@ -121,34 +122,58 @@ class CoreModels:
             self.drafters[path] = self._read(path, self.model)
         return self.drafters[path]
 
-    def decodes(self, config: DecodingConfig) -> bool:
-        """Return whether a decoder needs nothing of torch and fairseq: passes are native."""
-        own = for_models(config, [self.model])
-        if own.decoding in STOCK_DECODINGS or own.audit or own.sampling or own.engine == "torch":
-            return False
-        if own.latency_budget_ms is not None:  # fairseq's search is a candidate
-            return False
-        if not {own.engine_dtype or "fp32", own.drafter_dtype or "fp32"} <= FORMS.keys():
-            return False
-        return own.drafter_path is None or self._drafts(own)
+    def beyond(self, config: DecodingConfig) -> str | None:
+        """Return the option for which fairseq has to load the model; None: passes are native.
 
-    def _drafts(self, config: DecodingConfig) -> bool:
-        """Return whether the drafter is one that the method takes."""
-        assert config.drafter_path is not None
+        Raises:
+            UsageError: it is a drafter that the method does not take, and fairseq, which may know
+                it, is not installed.
+        """
+        own = for_models(config, [self.model])
+        if own.decoding in STOCK_DECODINGS:
+            return f"--decoding {own.decoding}"
+        for name in ("audit", "sampling"):
+            if getattr(own, name):
+                return flag(name)
+        if own.engine == "torch":
+            return "--engine torch"
+        if own.latency_budget_ms is not None:  # fairseq's search is a candidate
+            return f"--latency-budget-ms {own.latency_budget_ms}"
+        for name in ("engine_dtype", "drafter_dtype"):
+            if (dtype := getattr(own, name) or "fp32") not in FORMS:
+                return f"{flag(name)} {dtype}"
+        if own.drafter_path is None:
+            return None
+        refusal = self._refusal(own.drafter_path, METHODS[own.decoding].helper)
+        if refusal is not None and not is_installed("fairseq"):
+            raise refusal
+        return None if refusal is None else f"--drafter-path {own.drafter_path}"
+
+    def _refusal(self, path: str, helper: Helper | None) -> UsageError | None:
+        """Return why a drafter is none that a method takes; ``helper``: what it has to be."""
         try:
-            drafter = self.drafter(config.drafter_path)
-        except (UsageError, OSError):
-            return False
-        if not _fits(drafter, METHODS[config.decoding].drafter):
-            return False
-        return is_heads(drafter) or drafter.max_positions()[0] >= self.model.max_positions()[0]
+            drafter = self.drafter(path)
+        except OSError as error:
+            allowed = f"a checkpoint that can be read ({error.strerror})"
+            return option_error("--drafter-path", path, allowed)
+        except UsageError as error:
+            return _without_fairseq(error)
+        if helper is None or not _fits(drafter, helper.kind):
+            wanted = helper.wanted if helper else "a method that takes one"
+            allowed = wanted or "heads, of --arch blockwise_transformer"
+            return option_error("--drafter-path", path, allowed)
+        needed, own = (model.max_positions()[0] for model in (self.model, drafter))
+        if is_heads(drafter) or own >= needed:
+            return None
+        allowed = f"a drafter that takes {needed} source tokens, as the verifier does"
+        return option_error("--drafter-path", path, f"{allowed}; this takes {own}")
 
     def load(self, path: str, kind: str, models: Sequence[Any]) -> Model:
         """Return a drafter of a kind; see ``build_decoder``."""
         return self.drafter(path)
 
 
-def _fits(drafter: Model, kind: str | None) -> bool:
+def _fits(drafter: Model, kind: str) -> bool:
     """Return whether a drafter is of the kind that a method takes; see the registry."""
     architecture = drafter.architecture
     if kind == BLOCK_NAT:
@@ -165,13 +190,27 @@ def read_core(
     """Read a folder without torch; None: torch has to compute, or fairseq says what is wrong.
 
     Raises:
-        UsageError: it cannot be read, and fairseq is not installed.
+        UsageError: fairseq has to load it, and is not installed.
     """
-    if device != "cpu" or folder.packed_only:
+    if device != "cpu":
+        check_installed(f"--device {device}")
+        return None
+    if folder.packed_only:
+        check_installed(f"{path}, whose weights are packed alone,")
         return None
     try:
         return CoreModels(path, folder, *words)
     except (UsageError, NativeUnavailable, OSError) as error:
         if is_installed("fairseq"):
             return None
-        raise error if isinstance(error, UsageError) else UsageError(str(error)) from error
+        raise _without_fairseq(error) from error
+
+
+def _without_fairseq(error: Exception) -> UsageError:
+    """Return the error of a file that the core cannot read, where fairseq is not installed."""
+    if isinstance(error, UnknownModel | NativeUnavailable):
+        return UsageError(
+            f"{error}; torch computes what native passes do not: install "
+            f"fairseq_paradec[{EXTRAS['fairseq']}]"
+        )
+    return error if isinstance(error, UsageError) else UsageError(str(error))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..config import ALL, LARGEST
 from ..decoding.samples import select_rows
+from ..decoding.stock_search import check_installed
 from ..errors import UsageError, option_error, refuse_unknown
 from ..forks import computing
 from ..methods.base import Context, refuse_drafts
@@ -281,9 +282,12 @@ class Translator:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
             context = Context(self.targets, self.sources)
-            if self._core is not None and self._core.decodes(config):
+            beyond = None if self._core is None else self._core.beyond(config)
+            if self._core is not None and beyond is None:
                 built = build_decoder([self._core.model], config, context, self._core.load)
             else:
+                if beyond is not None:
+                    check_installed(beyond)
                 built = build_decoder(self.models, config, context, self.task.drafters.load)
             if traced and isinstance(built, StockDecoder):
                 raise UsageError(

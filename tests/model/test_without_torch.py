@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 from support.builders import DEMO
 from support.commands import ROOT
+from support.server import Client
 
 from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.plugin.tasks import loading
@@ -116,31 +118,90 @@ def test_translate_needs_neither(options: list[str]) -> None:
     assert (done.returncode, done.stdout) == (0, "Ein Hund rennt.\n"), done.stderr
 
 
+def test_a_corpus_in_parts_needs_neither(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("A dog runs.\n", "utf-8")
+    out = tmp_path / "out"
+    done = paradec("translate", "--model", str(DEMO), "--out", str(out), str(tmp_path / "text"))
+    assert done.returncode == 0, done.stderr
+    (part,) = (out / "parts").iterdir()
+    assert json.loads(part.read_text("utf-8"))["translation"] == "Ein Hund rennt."
+
+
+def test_a_server_needs_neither() -> None:
+    command = [sys.executable, "-c", COMMAND, "serve", "--model", str(DEMO), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as server:
+        try:
+            assert server.stderr is not None
+            (port,) = re.findall(r"127\.0\.0\.1:(\d+)/", server.stderr.readline())
+            answer = Client(int(port)).translate("A dog runs.")
+        finally:
+            server.terminate()
+    assert answer["translatedText"] == "Ein Hund rennt." and server.returncode == 0
+
+
+def refused(model: Path, *options: str) -> str:
+    """Translate a sentence without torch and fairseq; return the one line that refuses it."""
+    done = paradec("translate", "--model", str(model), "--text", "A dog runs.", *options)
+    assert done.returncode == 2 and not done.stdout, done.stderr
+    (line,) = done.stderr.splitlines()
+    return line.removeprefix("paradec translate: error: ")
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "what"),
     [
-        ["--decoding", "beam", "--beam", "2"],
-        ["--decoding", "greedy", "--audit"],
-        ["--device", "cuda"],
-        ["--decoding", "greedy", "--engine", "torch"],
+        (["--decoding", "beam", "--beam", "2"], "--decoding beam"),
+        (["--decoding", "greedy", "--audit"], "--audit"),
+        (["--device", "cuda"], "--device cuda"),
+        (["--device", "cuda", "--out", "no-such-folder", str(DEMO / "raw")], "--device cuda"),
+        (["--decoding", "greedy", "--engine", "torch"], "--engine torch"),
+        (["--decoding", "greedy", "--engine-dtype", "fp16"], "--engine-dtype fp16"),
+        (["--latency-budget-ms", "9"], "--latency-budget-ms 9.0"),
     ],
 )
-def test_what_needs_them_is_one_line(options: list[str]) -> None:
-    done = paradec("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
-    assert done.returncode == 2 and "install fairseq_paradec[" in done.stderr
-    assert done.stderr.count("\n") == 1 and not done.stdout, done.stderr
+def test_what_needs_them_is_one_line(options: list[str], what: str) -> None:
+    words = ["translate", "--model", str(DEMO), *options]
+    done = paradec(*words, *([] if "--out" in options else ["--text", "A dog runs."]))
+    line = f"paradec translate: error: {what} needs fairseq; install fairseq_paradec[fairseq]\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
+def test_a_drafter_that_does_not_fit_is_named() -> None:
+    """Though fairseq, which would say it, is not there."""
+    for decoding, name, wanted in (
+        ("gad", "assistant.pt", "a checkpoint of --arch block_nat"),
+        ("blockwise", "drafter.pt", "heads, of --arch blockwise_transformer"),
+        ("gad", "none.pt", "a checkpoint that can be read (No such file or directory)"),
+    ):
+        path = str(DEMO / name)
+        line = refused(DEMO, "--decoding", decoding, "--drafter-path", path)
+        assert line == f"--drafter-path: got {path!r}; allowed: {wanted}"
+
+
+def folder_with(model: bytes, folder: Path) -> Path:
+    """Make the demo's folder with another model."""
+    for file in DEMO.iterdir():
+        if file.is_file():
+            shutil.copy(file, folder)
+    (folder / "model.pt").write_bytes(model)
+    about = json.loads((folder / "paradec.json").read_text("utf-8"))
+    about["sha256"]["model.pt"] = hashlib.sha256(model).hexdigest()
+    (folder / "paradec.json").write_text(json.dumps(about), "utf-8")
+    return folder
 
 
 def test_a_damaged_model_is_named(tmp_path: Path) -> None:
     """Though fairseq, which would say it, is not there."""
-    for file in DEMO.iterdir():
-        if file.is_file():
-            shutil.copy(file, tmp_path)
-    model = tmp_path / "model.pt"
-    model.write_bytes(model.read_bytes()[:1000])
-    about = json.loads((tmp_path / "paradec.json").read_text("utf-8"))
-    about["sha256"]["model.pt"] = hashlib.sha256(model.read_bytes()).hexdigest()
-    (tmp_path / "paradec.json").write_text(json.dumps(about), "utf-8")
-    done = paradec("translate", "--model", str(tmp_path), "--text", "A dog runs.")
-    assert done.returncode == 2 and "model.pt" in done.stderr and "fairseq;" not in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
+    line = refused(folder_with((DEMO / "model.pt").read_bytes()[:1000], tmp_path))
+    assert "model.pt" in line and "install" not in line
+
+
+def test_a_model_for_fairseq_alone_is_named_with_the_extra(tmp_path: Path) -> None:
+    content = torch.load(DEMO / "model.pt", weights_only=False)
+    content["cfg"]["model"]["quant_noise_pq"] = 0.1
+    torch.save(content, whole := tmp_path / "changed.pt")
+    line = refused(folder_with(whole.read_bytes(), tmp_path))
+    assert line == (
+        f"{tmp_path / 'model.pt'}: quant_noise_pq: got 0.1; allowed: a model without it, or one in "
+        "torch; torch computes what native passes do not: install fairseq_paradec[fairseq]"
+    )
