@@ -17,6 +17,8 @@ SACREBLEU = "sacrebleu>=2.4,<3"
 PILLOW = "pillow>=10,<14"
 # From 2.6 on torch loads checkpoints safely by default.
 TORCH = "torch>=2.6,<3"
+# fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
+FAIRSEQ = (TORCH, "fairseq-fixed>=0.12.3.1,<0.13")
 
 
 class BuildWithLibrary(build_py):
@@ -84,13 +86,13 @@ def read_readme() -> str:
 setup(
     name="fairseq_paradec",
     version=read_version(),
-    description="Parallel decoding of translations for fairseq, as a plugin",
+    description="Parallel decoding of translations: a C++ runtime, and a plugin for fairseq",
     long_description=read_readme(),
     long_description_content_type="text/markdown",
     author="the fairseq_paradec authors",
     license="MIT",
-    # Tested on both; hashlib.file_digest came with 3.11.
-    python_requires=">=3.11",
+    # hashlib.file_digest came with 3.11.
+    python_requires=">=3.11,<3.14",
     cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelOfAnyPython},
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
@@ -117,14 +119,15 @@ setup(
     ],
     # fairseq_paradec/extras.py names the extra of each package to a user who lacks it.
     extras_require={
-        # GPUs, and models that the native library does not know
+        # fairseq's commands, and all that fairseq has to load: the audit, GPUs, training, models
+        # that the native library does not know
+        "fairseq": [*FAIRSEQ],
+        # draws, of a decoder in Python that samples
         "torch": [TORCH],
-        # fairseq's commands with this plugin, and training; fairseq 0.12.2 does not import on
-        # Python 3.11, the maintained build does
-        "fairseq": [TORCH, "fairseq-fixed>=0.12.3.1,<0.13"],
         # commands that measure and draw: matplotlib 3.11 shapes text, and sets right-to-left
         # scripts from right to left; jinja2 writes pages; rouge-score judges summaries
         "lab": [
+            *FAIRSEQ,
             MATPLOTLIB,
             SACREBLEU,
             PILLOW,
@@ -134,13 +137,13 @@ setup(
             "rouge-score>=0.1.2,<0.2",
         ],
         # training scores what it validates, and draws its curves; paradec data po
-        "train": [MATPLOTLIB, SACREBLEU, "polib>=1.2,<2"],
+        "train": [*FAIRSEQ, MATPLOTLIB, SACREBLEU, "polib>=1.2,<2"],
         # engines to compare with: paradec benchmark --peers
-        "peers": ["ctranslate2>=4.5,<5", "transformers>=5,<6"],
+        "peers": [*FAIRSEQ, "ctranslate2>=4.5,<5", "transformers>=5,<6"],
         # images as sequences of tokens, and photographs: paradec data images
-        "images": [PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
+        "images": [*FAIRSEQ, PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         # models of transformers and Marian: paradec import
-        "import": ["safetensors>=0.4.3,<1", "pyyaml>=6"],
+        "import": [*FAIRSEQ, "safetensors>=0.4.3,<1", "pyyaml>=6"],
         # a name of earlier versions: the core brings sentencex
         "text": [],
         # translations over HTTP: paradec serve
@@ -181,6 +184,7 @@ setup(
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Text Processing :: Linguistic",
     ],

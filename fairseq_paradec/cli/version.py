@@ -5,6 +5,7 @@ from importlib import metadata
 
 from .. import __version__
 from ..engine.native import library
+from ..extras import is_installed
 
 
 def lines() -> list[str]:
@@ -14,7 +15,8 @@ def lines() -> list[str]:
         instructions = path.name.rsplit("-", 2)[0]
         engine = [f"engine: native, instruction set {instructions}", f"library: {path}"]
     except library.NativeUnavailable as error:
-        engine = [f"engine: torch; the native one is unavailable: {error}"]
+        other = "torch" if is_installed("fairseq") else "none without fairseq_paradec[fairseq]"
+        engine = [f"engine: {other}; the native one is unavailable: {error}"]
     others = f"Python {platform.python_version()}, torch {_version('torch')}"
     return [f"paradec {__version__}", *engine, others]
 

@@ -123,7 +123,7 @@ def test_a_corpus_in_parts_needs_neither(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = paradec("translate", "--model", str(DEMO), "--out", str(out), str(tmp_path / "text"))
     assert done.returncode == 0, done.stderr
-    (part,) = (out / "parts").iterdir()
+    (part,) = (out / "parts").glob("*.jsonl")
     assert json.loads(part.read_text("utf-8"))["translation"] == "Ein Hund rennt."
 
 
@@ -132,7 +132,8 @@ def test_a_server_needs_neither() -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as server:
         try:
             assert server.stderr is not None
-            (port,) = re.findall(r"127\.0\.0\.1:(\d+)/", server.stderr.readline())
+            said = (re.search(r"serving at .*:(\d+)/$", line) for line in server.stderr)
+            port = next(filter(None, said))[1]
             answer = Client(int(port)).translate("A dog runs.")
         finally:
             server.terminate()
