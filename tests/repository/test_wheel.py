@@ -6,6 +6,7 @@ alone: it has the files of those packages only that the wheel requires, and of w
 themselves. Both download nothing. One of each Python is made by pip.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -289,6 +290,21 @@ def test_pip_installs_the_core_alone_on_every_python(version, wheel, tmp_path):
     ours, here = (alone.written(one, DEMO, runs, lines, False) for one in (python, sys.executable))
     for way in runs:
         alone.check_same(way, lines, ours[way], here[way])
+
+
+def test_an_installation_is_measured_and_small(wheel, tmp_path):
+    out = tmp_path / "installation.json"
+    words = ("profile", "installation", wheel, "--model", DEMO, "--extra", "detect", "--out", out)
+    run(sys.executable, "-m", "fairseq_paradec", *words)
+    rows = {row["package"]: row for row in json.loads(out.read_text("utf-8"))["rows"]}
+    core = [row for row in rows.values() if row["by"] == "core"]
+    *packages, whole = core
+    assert {"numpy", "fairseq_paradec", "sacremoses"} < {row["package"] for row in packages}
+    assert whole == rows["all of core"] and 50 < whole["MB"] < 150
+    for key in ("files", "opened"):
+        assert whole[key] == sum(row[key] for row in packages) > 100
+    assert rows["lingua-language-detector"]["by"] == "[detect]"
+    assert rows["lingua-language-detector"]["opened"] == 0 < rows["the model folder"]["opened"]
 
 
 @pytest.fixture
