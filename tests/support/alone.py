@@ -33,6 +33,7 @@ class Pair(NamedTuple):
     folder: Path
     model: str
     runs: Runs
+    printed: Sequence[str]  # the runs that the command does, too
 
 
 def _runs(folder: Path) -> dict[str, dict[str, Any]]:
@@ -54,10 +55,10 @@ _TINY = (
     | {name: {"decoding": name, "drafter_path": str(DEMO / _DRAFTERS[name])} for name in _DRAFTERS}
 )
 PAIRS = {
-    "tiny": Pair(DEMO, "model.pt", _TINY),
-    "small": Pair(SMALL, "model.pt", _runs(SMALL)),
-    "ibdecoder": Pair(DEMO, "ibdecoder.pt", OWN),
-    "ibdecoder_sa": Pair(DEMO, "ibdecoder_sa.pt", OWN),
+    "tiny": Pair(DEMO, "model.pt", _TINY, [*_TINY]),
+    "small": Pair(SMALL, "model.pt", _runs(SMALL), ["assisted"]),
+    "ibdecoder": Pair(DEMO, "ibdecoder.pt", OWN, [*OWN]),
+    "ibdecoder_sa": Pair(DEMO, "ibdecoder_sa.pt", OWN, ["its own"]),
 }
 
 #: Lines that nobody expects, but users send; the last one is longer than a model takes.
@@ -83,7 +84,7 @@ ODD = [
     "<s> <unk> </s> <pad> @@ -@-",
     "&amp; &lt;b&gt; | [x] `$HOME`",
     "a" * 12_000,
-    "." * 500,
+    "." * 50,
     "A dog runs. " * 60,
     "dog " * 3_000,
 ]
