@@ -77,10 +77,8 @@ def _count_devices() -> int:
 
 def _load(load: Callable[[], Work], threads: int) -> Work:
     """Make a worker."""
-    from .. import register
     from ..threads import set_threads
 
-    register()
     set_threads(threads)
     logging.getLogger().setLevel(logging.ERROR)  # what a line lacks is in the output
     return load()

@@ -21,6 +21,7 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(ServerSet
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.set_defaults(plugin=False)
     parser.usage = "%(prog)s --model DIR [--model DIR ...] [--port N]"
     parser.epilog = "example: paradec serve --model data-bin/demo.en-de"
     number, seconds = arguments.whole_number, arguments.positive

@@ -1,21 +1,24 @@
 """The models of a folder: read by the core, or loaded by fairseq where something needs torch."""
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import DecodingConfig
+from ..config import DecodingConfig, flag
+from ..decoding.helper import check_kind, check_positions, kind_of
 from ..engine.native.library import NativeUnavailable, library
 from ..engine.native.packing import offer, why_not
 from ..engine.native.stack import FORMS
 from ..errors import UsageError, option_error
-from ..extras import is_installed
+from ..extras import is_installed, named
 from ..methods.configure import for_models
 from ..model.dictionary import Dictionary
 from ..model.model import Model
-from ..model_facts import is_heads
-from ..registry import ANY, BLOCK_NAT, HEADS, METHODS, STOCK_DECODINGS
+from ..model_checks import one_set_of_heads
+from ..model_facts import class_of
+from ..registry import ANY, HEADS, STOCK_DECODINGS
 from .model_folder import ModelFolder
 
 
@@ -31,36 +34,44 @@ class Modules:
 
     def __init__(self, path: Path, folder: ModelFolder, device: str, flag: str) -> None:
         self.path, self.folder, self.device, self.flag = path, folder, device, flag
+        self._reason = flag if device == "cpu" else f"--device {device}"
         self._lock = threading.RLock()
         self._loaded: tuple[list[Any], Any] | None = None
 
-    def get(self) -> tuple[list[Any], Any]:
+    def get(self, reason: str | None = None) -> tuple[list[Any], Any]:
         """Return the models, and the task.
+
+        Args:
+            reason: the option that needs them, for errors; None: that of the device or the folder.
 
         Raises:
             UsageError: fairseq is not installed, or the files do not fit each other.
         """
         with self._lock:
             if self._loaded is None:
-                self._loaded = self._load()
+                root = logging.getLogger()
+                level = root.level  # which the import of fairseq would change
+                try:
+                    with named(reason or self._reason):
+                        self._loaded = self._load()
+                finally:
+                    root.setLevel(level)
             return self._loaded
 
     def _load(self) -> tuple[list[Any], Any]:
         """Load them; see ``get``."""
-        from ..engine.settings import usable_device
-        from ..engine.torch import views
-        from ..extras import named as named_extra
+        from ..plugin.compat.loading import named as naming  # first, as it imports fairseq
+        from ..plugin.tasks import packed_only
+        from ..plugin.tasks.loading import load_paths
+        from ..plugin.tasks.translation import ParallelTranslationTask
 
-        with named_extra(self.flag):
-            from ..plugin.compat.loading import named
-            from ..plugin.tasks import packed_only
-            from ..plugin.tasks.loading import load_paths
-            from ..plugin.tasks.translation import ParallelTranslationTask
+        from ..engine.settings import usable_device  # isort: skip
+        from ..engine.torch import views  # isort: skip
 
         folder, device = self.folder, usable_device(self.device)
         model = str(self.path / folder.model)
         pair = {"source_lang": folder.source, "target_lang": folder.target}
-        with named(self.flag):
+        with naming(self.flag):
             load = packed_only.load if folder.packed_only else load_paths
             models, task, kind = load([model], data=str(self.path), **pair)
         if not isinstance(task, ParallelTranslationTask):
@@ -81,13 +92,13 @@ class Modules:
 
 
 class CoreModels:
-    """A folder's model and its drafters, read without torch.
+    """A model and its drafters, read without torch.
 
     Args:
-        path: the folder.
-        folder: what it holds.
-        sources: the source vocabulary.
-        targets: the target vocabulary.
+        path: the model's file.
+        words: the source and the target vocabulary.
+        packed: files with its packed weights, by form.
+        drafter: the file of a drafter, or heads, that comes with it; None: none does.
 
     Raises:
         UsageError: a file is damaged, or of a model that native passes do not know.
@@ -95,16 +106,20 @@ class CoreModels:
     """
 
     def __init__(
-        self, path: Path, folder: ModelFolder, sources: Dictionary, targets: Dictionary
+        self,
+        path: Path,
+        words: tuple[Dictionary, Dictionary],
+        packed: Mapping[str, Path] | None = None,
+        drafter: Path | None = None,
     ) -> None:
         library()
-        self.words = sources, targets
-        self.model = self._read(str(path / folder.model))
-        self.drafters: dict[str, Model] = {}
-        for form, name in folder.packed.items():
-            offer(self.model, form, path / name)
-        if folder.drafter is not None:
-            self.drafter(str(path / folder.drafter))
+        self.words = words
+        self.model = self._read(str(path))
+        self._drafters: dict[str, Model] = {}
+        for form, file in (packed or {}).items():
+            offer(self.model, form, file)
+        if drafter is not None:
+            self.load(str(drafter), ANY, [self.model])
 
     def _read(self, path: str, base: Model | None = None) -> Model:
         """Read a model that native passes know."""
@@ -112,51 +127,65 @@ class CoreModels:
         model.lasts = True
         reason = "its softmax is adaptive" if model.architecture.cutoffs else why_not(model)
         if reason is not None:
-            raise UsageError(f"{path}: {reason}")
+            raise UsageError(f"{path}: {reason}: it needs fairseq_paradec[fairseq]")
         return model
 
-    def drafter(self, path: str) -> Model:
+    def _drafter(self, path: str) -> Model:
         """Return the drafter, or heads, of a path, read once."""
-        if path not in self.drafters:
-            self.drafters[path] = self._read(path, self.model)
-        return self.drafters[path]
+        if path not in self._drafters:
+            self._drafters[path] = self._read(path, self.model)
+        return self._drafters[path]
 
-    def decodes(self, config: DecodingConfig) -> bool:
-        """Return whether a decoder needs nothing of torch and fairseq: passes are native."""
+    def lacks(self, config: DecodingConfig) -> str | None:
+        """Return the option for which torch and fairseq are needed; None: passes are native."""
         own = for_models(config, [self.model])
-        if own.decoding in STOCK_DECODINGS or own.audit or own.sampling or own.engine == "torch":
-            return False
-        if own.latency_budget_ms is not None:  # fairseq's search is a candidate
-            return False
-        if not {own.engine_dtype or "fp32", own.drafter_dtype or "fp32"} <= FORMS.keys():
-            return False
-        return own.drafter_path is None or self._drafts(own)
+        if own.decoding in STOCK_DECODINGS:
+            return f"--decoding {own.decoding}"
+        for name in ("audit", "sampling", "latency_budget_ms"):  # fairseq's search takes part
+            if getattr(own, name) not in (None, False):
+                return flag(name)
+        if own.engine == "torch":
+            return "--engine torch"
+        for name in ("engine_dtype", "drafter_dtype"):
+            if (form := getattr(own, name)) is not None and form not in FORMS:
+                return f"{flag(name)} {form}"
+        if own.drafter_path is None:
+            return None
+        return None if self._reads(own.drafter_path) else f"--drafter-path {own.drafter_path}"
 
-    def _drafts(self, config: DecodingConfig) -> bool:
-        """Return whether the drafter is one that the method takes."""
-        assert config.drafter_path is not None
+    def _reads(self, path: str) -> bool:
+        """Return whether a drafter can be read; else fairseq knows it, or says what is wrong.
+
+        Raises:
+            UsageError: it cannot, and fairseq is not installed.
+        """
         try:
-            drafter = self.drafter(config.drafter_path)
-        except (UsageError, OSError):
-            return False
-        if not _fits(drafter, METHODS[config.decoding].drafter):
-            return False
-        return is_heads(drafter) or drafter.max_positions()[0] >= self.model.max_positions()[0]
+            drafter = self._drafter(path)
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"--drafter-path: got {path!r}, which does not exist; allowed: a checkpoint file "
+                "that fairseq-train wrote"
+            ) from error
+        except (UsageError, OSError) as error:
+            if is_installed("fairseq"):
+                return False
+            raise UsageError(f"--drafter-path: {error}") from error
+        return kind_of(drafter) != HEADS or drafter.is_heads  # heads beside a base of their own
 
     def load(self, path: str, kind: str, models: Sequence[Any]) -> Model:
-        """Return a drafter of a kind; see ``build_decoder``."""
-        return self.drafter(path)
+        """Return a drafter of a kind; see ``build_decoder``.
 
-
-def _fits(drafter: Model, kind: str | None) -> bool:
-    """Return whether a drafter is of the kind that a method takes; see the registry."""
-    architecture = drafter.architecture
-    if kind == BLOCK_NAT:
-        return architecture.block is not None
-    if kind == HEADS:
-        return is_heads(drafter)
-    special = architecture.block or architecture.heads or architecture.order
-    return kind == ANY or not special
+        Raises:
+            UsageError: it is of another kind, or takes shorter sources than the model.
+        """
+        drafter = self._drafter(path)
+        name = "set of heads" if drafter.is_heads else class_of(drafter)
+        check_kind(path, kind, kind_of(drafter), name)
+        if drafter.is_heads:
+            one_set_of_heads("blockwise", [self.model], path)
+        else:
+            check_positions(path, drafter.max_positions()[0], self.model.max_positions()[0])
+        return drafter
 
 
 def read_core(
@@ -169,8 +198,20 @@ def read_core(
     """
     if device != "cpu" or folder.packed_only:
         return None
+    packed = {form: path / name for form, name in folder.packed.items()}
+    drafter = None if folder.drafter is None else path / folder.drafter
+    return core_of(path / folder.model, words, packed, drafter)
+
+
+def core_of(
+    path: Path,
+    words: tuple[Dictionary, Dictionary],
+    packed: Mapping[str, Path] | None = None,
+    drafter: Path | None = None,
+) -> CoreModels | None:
+    """Read a model without torch, and what comes with it; see ``CoreModels`` and ``read_core``."""
     try:
-        return CoreModels(path, folder, *words)
+        return CoreModels(path, words, packed, drafter)
     except (UsageError, NativeUnavailable, OSError) as error:
         if is_installed("fairseq"):
             return None

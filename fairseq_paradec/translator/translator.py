@@ -281,10 +281,12 @@ class Translator:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
             context = Context(self.targets, self.sources)
-            if self._core is not None and self._core.decodes(config):
+            reason = None if self._core is None else self._core.lacks(config)
+            if self._core is not None and reason is None:
                 built = build_decoder([self._core.model], config, context, self._core.load)
             else:
-                built = build_decoder(self.models, config, context, self.task.drafters.load)
+                models, task = self._modules.get(reason)
+                built = build_decoder(models, config, context, task.drafters.load)
             if traced and isinstance(built, StockDecoder):
                 raise UsageError(
                     f"passes: got --decoding {decoding}, fairseq's own search, which "
