@@ -57,6 +57,13 @@ def check_kind(path: str, kind: str, held: str | None, name: str) -> None:
     raise option_error("--drafter-path", path, f"{wanted}; this holds a {name}{instead}")
 
 
+def check_languages(path: str, trained: Sequence[str | None], wanted: Sequence[str | None]) -> None:
+    """Refuse a drafter of other languages than the verifier's; None: they are not known."""
+    if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
+        allowed = f"a drafter for {wanted[0]}-{wanted[1]}; this was trained for "
+        raise option_error("--drafter-path", path, f"{allowed}{trained[0]}-{trained[1]}")
+
+
 def check_positions(path: str, positions: int, needed: int) -> None:
     """Refuse a drafter that takes shorter sources than the verifier."""
     if positions < needed:

@@ -89,8 +89,7 @@ class Model:
             OSError: it cannot be read.
         """
         sizes = Vocabularies(len(source), len(target))
-        with open(path, "rb") as stream:
-            is_checkpoint = stream.read(2) == b"PK"
+        is_checkpoint = checkpoint.is_archive(path)
         content = checkpoint.read(path).content if is_checkpoint else None
         try:
             if is_checkpoint:

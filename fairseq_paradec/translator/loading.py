@@ -1,19 +1,20 @@
 """The models of a folder: read by the core, or loaded by fairseq where something needs torch."""
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..arrival import log_level_kept
 from ..config import DecodingConfig, flag
-from ..decoding.helper import check_kind, check_positions, kind_of
+from ..decoding.helper import check_kind, check_languages, check_positions, kind_of
 from ..engine.native.library import NativeUnavailable, library
 from ..engine.native.packing import offer, why_not
 from ..engine.native.stack import FORMS
 from ..errors import UsageError, option_error
 from ..extras import is_installed, named
 from ..methods.configure import for_models
+from ..model import checkpoint
 from ..model.dictionary import Dictionary
 from ..model.model import Model
 from ..model_checks import one_set_of_heads
@@ -49,24 +50,19 @@ class Modules:
         """
         with self._lock:
             if self._loaded is None:
-                root = logging.getLogger()
-                level = root.level  # which the import of fairseq would change
-                try:
-                    with named(reason or self._reason):
-                        self._loaded = self._load()
-                finally:
-                    root.setLevel(level)
+                with named(reason or self._reason):
+                    self._loaded = self._load()
             return self._loaded
 
     def _load(self) -> tuple[list[Any], Any]:
         """Load them; see ``get``."""
-        from ..plugin.compat.loading import named as naming  # first, as it imports fairseq
-        from ..plugin.tasks import packed_only
-        from ..plugin.tasks.loading import load_paths
-        from ..plugin.tasks.translation import ParallelTranslationTask
-
-        from ..engine.settings import usable_device  # isort: skip
-        from ..engine.torch import views  # isort: skip
+        with log_level_kept():  # first, so that fairseq is what is missing
+            from ..plugin.compat.loading import named as naming
+            from ..plugin.tasks import packed_only
+            from ..plugin.tasks.loading import load_paths
+            from ..plugin.tasks.translation import ParallelTranslationTask
+        from ..engine.settings import usable_device
+        from ..engine.torch import views
 
         folder, device = self.folder, usable_device(self.device)
         model = str(self.path / folder.model)
@@ -97,6 +93,7 @@ class CoreModels:
     Args:
         path: the model's file.
         words: the source and the target vocabulary.
+        pair: the languages.
         packed: files with its packed weights, by form.
         drafter: the file of a drafter, or heads, that comes with it; None: none does.
 
@@ -109,11 +106,12 @@ class CoreModels:
         self,
         path: Path,
         words: tuple[Dictionary, Dictionary],
+        pair: tuple[str, str],
         packed: Mapping[str, Path] | None = None,
         drafter: Path | None = None,
     ) -> None:
         library()
-        self.words = words
+        self.words, self.pair = words, pair
         self.model = self._read(str(path))
         self._drafters: dict[str, Model] = {}
         for form, file in (packed or {}).items():
@@ -176,7 +174,7 @@ class CoreModels:
         """Return a drafter of a kind; see ``build_decoder``.
 
         Raises:
-            UsageError: it is of another kind, or takes shorter sources than the model.
+            UsageError: it is of another kind or pair, or takes shorter sources than the model.
         """
         drafter = self._drafter(path)
         name = "set of heads" if drafter.is_heads else class_of(drafter)
@@ -184,6 +182,9 @@ class CoreModels:
         if drafter.is_heads:
             one_set_of_heads("blockwise", [self.model], path)
         else:
+            if checkpoint.is_archive(path):
+                trained = checkpoint.languages(checkpoint.read(path).content)
+                check_languages(path, trained, self.pair)
             check_positions(path, drafter.max_positions()[0], self.model.max_positions()[0])
         return drafter
 
@@ -200,18 +201,19 @@ def read_core(
         return None
     packed = {form: path / name for form, name in folder.packed.items()}
     drafter = None if folder.drafter is None else path / folder.drafter
-    return core_of(path / folder.model, words, packed, drafter)
+    return core_of(path / folder.model, words, (folder.source, folder.target), packed, drafter)
 
 
 def core_of(
     path: Path,
     words: tuple[Dictionary, Dictionary],
+    pair: tuple[str, str],
     packed: Mapping[str, Path] | None = None,
     drafter: Path | None = None,
 ) -> CoreModels | None:
     """Read a model without torch, and what comes with it; see ``CoreModels`` and ``read_core``."""
     try:
-        return CoreModels(path, words, packed, drafter)
+        return CoreModels(path, words, pair, packed, drafter)
     except (UsageError, NativeUnavailable, OSError) as error:
         if is_installed("fairseq"):
             return None

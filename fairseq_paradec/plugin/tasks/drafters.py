@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from fairseq import checkpoint_utils, utils
 from fairseq.models.transformer import TransformerModelBase
 
-from ...decoding.helper import check_kind, check_positions, kind_of, same_weights
+from ...decoding.helper import check_kind, check_languages, check_positions, kind_of, same_weights
 from ...engine.torch.watch import keep_weights, keeps_weights
 from ...errors import option_error
 from ...model_checks import is_block_nat, one_set_of_heads
@@ -103,11 +103,5 @@ class Drafters:
             state["model"] = own | theirs
         model, cfg = load_beside(path, "--drafter-path", self.task, state)
         trained = [getattr(cfg.task, name, None) for name in ("source_lang", "target_lang")]
-        wanted = (self.task.cfg.source_lang, self.task.cfg.target_lang)
-        if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
-            raise option_error(
-                "--drafter-path",
-                path,
-                f"a drafter for {'-'.join(wanted)}; this was trained for {trained[0]}-{trained[1]}",
-            )
+        check_languages(path, trained, (self.task.cfg.source_lang, self.task.cfg.target_lang))
         return model

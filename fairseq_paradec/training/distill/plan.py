@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ...arrival import log_level_kept
 from ...errors import UsageError, option_error
 from ...files import checksum
 from ...translator.corpus.crews import Work
@@ -191,8 +192,10 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
         UsageError: a checkpoint does not load or was trained for other languages; or this machine
             has another one than the driver, or other data.
     """
-    from ...plugin.tasks import loading
     from ...registry import beam_search
+
+    with log_level_kept():
+        from ...plugin.tasks import loading
 
     loading.check_inputs(str(data), path)
     if [checksum(Path(file)) for file in path.split(os.pathsep)] != settings["teachers"]:
