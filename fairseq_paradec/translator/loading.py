@@ -13,13 +13,15 @@ from ..engine.native.packing import offer, why_not
 from ..engine.native.stack import FORMS
 from ..errors import UsageError, option_error
 from ..extras import is_installed, named
+from ..methods.base import Context
+from ..methods.build import build_decoder
 from ..methods.configure import for_models
 from ..model import checkpoint
 from ..model.dictionary import Dictionary
 from ..model.model import Model
 from ..model_checks import one_set_of_heads
 from ..model_facts import class_of
-from ..registry import ANY, HEADS, STOCK_DECODINGS
+from ..registry import ANY, HEADS, STOCK_DECODINGS, check_models
 from .model_folder import ModelFolder
 
 
@@ -135,8 +137,13 @@ class CoreModels:
         return self._drafters[path]
 
     def lacks(self, config: DecodingConfig) -> str | None:
-        """Return the option for which torch and fairseq are needed; None: passes are native."""
+        """Return the option for which torch and fairseq are needed; None: passes are native.
+
+        Raises:
+            UsageError: the method does not decode this model.
+        """
         own = for_models(config, [self.model])
+        check_models(own.decoding, [self.model], own.drafter_path)
         if own.decoding in STOCK_DECODINGS:
             return f"--decoding {own.decoding}"
         for name in ("audit", "sampling", "latency_budget_ms"):  # fairseq's search takes part
@@ -170,6 +177,11 @@ class CoreModels:
             raise UsageError(f"--drafter-path: {error}") from error
         return kind_of(drafter) != HEADS or drafter.is_heads  # heads beside a base of their own
 
+    def build(self, config: DecodingConfig) -> Any:
+        """Build a decoder that lacks nothing."""
+        source, target = self.words
+        return build_decoder([self.model], config, Context(target, source), self.load)
+
     def load(self, path: str, kind: str, models: Sequence[Any]) -> Model:
         """Return a drafter of a kind; see ``build_decoder``.
 
@@ -177,7 +189,7 @@ class CoreModels:
             UsageError: it is of another kind or pair, or takes shorter sources than the model.
         """
         drafter = self._drafter(path)
-        name = "set of heads" if drafter.is_heads else class_of(drafter)
+        name = "set of heads" if drafter.is_heads else f"{class_of(drafter)} model"
         check_kind(path, kind, kind_of(drafter), name)
         if drafter.is_heads:
             one_set_of_heads("blockwise", [self.model], path)

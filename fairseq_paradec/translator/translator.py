@@ -24,7 +24,7 @@ from ..utf8 import bare
 from . import model_folder
 from .batches import Batch, by_length, collate
 from .documents import Document, Text
-from .loading import Modules, read_core
+from .loading import CoreModels, Modules, read_core
 from .markup import parse
 from .model_folder import ModelFolder
 from .text_processing import TextProcessing
@@ -83,6 +83,11 @@ class Translator:
     def task(self) -> Any:
         """Fairseq's task of the model."""
         return self._modules.get()[1]
+
+    @property
+    def core(self) -> CoreModels | None:
+        """The model and its drafters as read without torch; None: fairseq loads them."""
+        return self._core
 
     @property
     def _known(self) -> list[Any]:
@@ -280,12 +285,12 @@ class Translator:
             if traced:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
-            context = Context(self.targets, self.sources)
             reason = None if self._core is None else self._core.lacks(config)
             if self._core is not None and reason is None:
-                built = build_decoder([self._core.model], config, context, self._core.load)
+                built = self._core.build(config)
             else:
                 models, task = self._modules.get(reason)
+                context = Context(self.targets, self.sources)
                 built = build_decoder(models, config, context, task.drafters.load)
             if traced and isinstance(built, StockDecoder):
                 raise UsageError(

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...arrival import log_level_kept
 from ...errors import UsageError, option_error
-from ...files import checksum
+from ...files import check_inputs, checksum
 from ...translator.corpus.crews import Work
 from ...translator.corpus.parts import Part
 
@@ -197,7 +197,7 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
     with log_level_kept():
         from ...plugin.tasks import loading
 
-    loading.check_inputs(str(data), path)
+    check_inputs(str(data), path)
     if [checksum(Path(file)) for file in path.split(os.pathsep)] != settings["teachers"]:
         raise option_error("--path", path, "the same teacher on all machines")
     for name, wanted in settings["data"].items():
