@@ -297,7 +297,7 @@ def in_use(translator: Any, text: str) -> Iterator[tuple[str, str]]:
         "folder",
         f"{about.source} to {about.target}, {len(about.files)} files as they were packed",
     )
-    yield "text", f"tokenizer {about.tokenizer or 'none'}, BPE {about.bpe or 'none'}"
+    yield "processing", f"tokenizer {about.tokenizer or 'none'}, BPE {about.bpe or 'none'}"
     form = about.settings.get("engine_dtype") or "fp32"
     if translator.core is not None:
         yield "packed", f"{form}: {packed(translator, form)}"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 from support.builders import DEMO
-from support.commands import ROOT
+from support.commands import ROOT, alone
 
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.plugin.tasks import loading
+
+LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()
 
 #: Method and drafter, by its name; further flags.
 RUNS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
@@ -42,6 +46,7 @@ from pathlib import Path
 import numpy as np
 from fairseq_paradec.methods.base import Context
 from fairseq_paradec.methods.build import build_decoder
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import Model
@@ -95,40 +100,75 @@ def test_tokens_and_scores_are_those_with_torch(sources: list[list[int]]) -> Non
             assert [s for _, s in got] == pytest.approx([s for _, s in want], abs=1e-6), name
 
 
-#: Runs ``paradec`` where neither can be imported.
-COMMAND = """
-import sys
-sys.modules["torch"] = sys.modules["fairseq"] = None
-from fairseq_paradec.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def paradec(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command without torch and fairseq."""
-    given = [sys.executable, "-c", COMMAND, *words]
-    return subprocess.run(given, capture_output=True, text=True, cwd=ROOT)
-
-
 @pytest.mark.parametrize("options", [[], ["--decoding", "greedy", "--engine-dtype", "int8"]])
 def test_translate_needs_neither(options: list[str]) -> None:
-    done = paradec("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
+    done = alone("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
     assert (done.returncode, done.stdout) == (0, "Ein Hund rennt.\n"), done.stderr
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "named"),
     [
-        ["--decoding", "beam", "--beam", "2"],
-        ["--decoding", "greedy", "--audit"],
-        ["--device", "cuda"],
-        ["--decoding", "greedy", "--engine", "torch"],
+        ("--decoding beam --beam 2", "--decoding beam"),
+        ("--decoding greedy --audit", "--audit"),
+        ("--device cuda", "--device cuda"),
+        ("--decoding greedy --engine torch", "--engine torch"),
+        ("--decoding greedy --engine-dtype fp16", "--engine-dtype fp16"),
+        ("--decoding auto_fast --latency-budget-ms 9", "--latency-budget-ms"),
     ],
 )
-def test_what_needs_them_is_one_line(options: list[str]) -> None:
-    done = paradec("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
-    assert done.returncode == 2 and "install fairseq_paradec[" in done.stderr
-    assert done.stderr.count("\n") == 1 and not done.stdout, done.stderr
+def test_what_needs_them_is_one_line(options: str, named: str) -> None:
+    done = alone("translate", "--model", DEMO, "--text", "A dog runs.", *options.split())
+    said = f"paradec translate: error: {named} needs fairseq; install fairseq_paradec[fairseq]\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+@pytest.mark.parametrize(
+    ("decoding", "drafter", "said"),
+    [
+        ("gad", "heads.pt", "a checkpoint of --arch block_nat; this holds a set of heads: use "),
+        ("assisted", "drafter.pt", "this holds a block_nat model: use --decoding gad or gad_pp"),
+        ("blockwise", "assistant.pt", "this holds a shallow model: use --decoding assisted"),
+        ("auto_fast", "ibdecoder.pt", "one Transformer for text .* this holds a reordered model"),
+        ("gad", "none.pt", "which does not exist"),
+        ("gad", "codes.bpe", "a file that is cut short, or no model file"),
+    ],
+)
+def test_a_drafter_that_does_not_fit_is_refused_without_them(
+    decoding: str, drafter: str, said: str
+) -> None:
+    words = ("--decoding", decoding, "--drafter-path", DEMO / drafter, "--text", "a")
+    done = alone("translate", "--model", DEMO, *words)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "--drafter-path: " in done.stderr and re.search(said, done.stderr), done.stderr
+
+
+def test_a_drafter_of_other_languages_is_refused_without_them(tmp_path: Path) -> None:
+    state = torch.load(DEMO / "drafter.pt", weights_only=False)
+    state["cfg"]["task"]["source_lang"] = "fr"
+    torch.save(state, path := tmp_path / "other.pt")
+    done = alone("translate", "--model", DEMO, "--decoding", "gad", "--drafter-path", path)
+    assert done.returncode == 2 and "a drafter for en-de; this was trained for fr" in done.stderr
+
+
+def test_a_corpus_needs_neither(tmp_path: Path) -> None:
+    """By two workers: the rows of one with both, by torch."""
+    text = tmp_path / "text"
+    text.write_text("\n".join(LINES[:24]) + "\n", "utf-8")
+    words = ("translate", "--model", DEMO, text, "--buffer-size", "8")
+    done = alone(*words, "--out", tmp_path / "alone", "--processes", "2")
+    assert done.returncode == 0, done.stderr
+    with_both = [*map(str, words), "--engine", "torch", "--out", str(tmp_path / "both")]
+    assert paradec(with_both) == 0
+    found, wanted = (
+        [
+            json.loads(row)["translation"]
+            for part in sorted((tmp_path / name / "parts").glob("*.jsonl"))
+            for row in part.read_text("utf-8").splitlines()
+        ]
+        for name in ("alone", "both")
+    )
+    assert found == wanted and len({*found}) > 20
 
 
 def test_a_damaged_model_is_named(tmp_path: Path) -> None:
@@ -141,6 +181,6 @@ def test_a_damaged_model_is_named(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "paradec.json").read_text("utf-8"))
     about["sha256"]["model.pt"] = hashlib.sha256(model.read_bytes()).hexdigest()
     (tmp_path / "paradec.json").write_text(json.dumps(about), "utf-8")
-    done = paradec("translate", "--model", str(tmp_path), "--text", "A dog runs.")
+    done = alone("translate", "--model", str(tmp_path), "--text", "A dog runs.")
     assert done.returncode == 2 and "model.pt" in done.stderr and "fairseq;" not in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
