@@ -219,7 +219,7 @@ model = fairseq_paradec.load({str(DEMO)!r})
 try:
     model.translate(["A dog."], decoding="beam")
 except UsageError as error:
-    assert str(error) == "--model needs fairseq; install fairseq_paradec[fairseq]", error
+    assert str(error) == "--decoding beam needs fairseq; install fairseq_paradec[fairseq]", error
 print(*model.translate(["A dog runs."]))"""
     assert python(code) == "Ein Hund rennt."
 

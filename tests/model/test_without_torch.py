@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.builders import DEMO
-from support.commands import ROOT, alone
+from support.commands import ROOT, alone, environment
 
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.methods.configure import configure
@@ -169,6 +169,14 @@ def test_a_corpus_needs_neither(tmp_path: Path) -> None:
         for name in ("alone", "both")
     )
     assert found == wanted and len({*found}) > 20
+
+
+def test_a_command_that_needs_fairseq_logs_what_others_do() -> None:
+    """The import of fairseq would log its dictionaries, and the closing line of a generator."""
+    words = ["translate", "--model", str(DEMO), "--text", "A dog runs."]
+    given = [sys.executable, "-m", "fairseq_paradec", *words, "--decoding", "beam"]
+    done = subprocess.run(given, capture_output=True, text=True, cwd=ROOT, env=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Ein Hund rennt.\n", "")
 
 
 def test_a_damaged_model_is_named(tmp_path: Path) -> None:
