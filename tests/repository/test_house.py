@@ -16,6 +16,7 @@ from fairseq_paradec.cli.main import parse
 #: What lies below all rooms; a module of it may import the others of the ground.
 GROUND = {
     "arrival",
+    "batch",
     "config",
     "deferred",
     "errors",

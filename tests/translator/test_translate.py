@@ -158,7 +158,7 @@ def test_a_line_is_told_when_it_is_done_while_others_are_written(decoding, loade
     """Not by every decoder; nothing depends on that, and the one that is too long is not told."""
     told: list[tuple[int, Translation]] = []
     ends = [partial(lambda n, one: told.append((n, one)), number) for number in range(len(TEXT))]
-    found = list(loaded.results(TEXT, ends=ends, decoding=decoding))
+    found = list(loaded.results(TEXT, on_finish=ends, decoding=decoding))
     assert found == list(loaded.results(TEXT, decoding=decoding))
     assert all(one is found[number] for number, one in told)
     lines = [number for number, _ in told]
@@ -181,7 +181,7 @@ def test_lines_enter_a_batch_that_is_written(decoding, loaded):
             (line, partial(lambda line, one: told.append((line, one)), line)) for line in entering
         ]
 
-    found = list(loaded.results(first, more=more, decoding=decoding))
+    found = list(loaded.results(first, admit=more, decoding=decoding))
     alone = dict(zip(lines, loaded.results(lines, decoding=decoding), strict=True))
     if decoding == "beam":
         assert told == [] and [one.text for one in found] == [alone[line].text for line in first]
@@ -201,12 +201,14 @@ def test_lines_enter_only_what_is_one_batch(loaded):
     def more(most: int) -> list[Any]:
         raise AssertionError("it is asked for more")
 
-    assert len(list(loaded.results(lines, 2, more=more, decoding="greedy"))) == 3
+    assert len(list(loaded.results(lines, 2, admit=more, decoding="greedy"))) == 3
     with pytest.raises(AssertionError):
-        list(loaded.results(lines, 3, more=more, decoding="greedy"))
+        list(loaded.results(lines, 3, admit=more, decoding="greedy"))
     # A beam's next best are of all lines, also if those are told early, and none enters.
     ends = [lambda line: None] * 3
-    rows = loaded.results(lines, others=1, beam=2, decoding="self_draft", ends=ends, more=more)
+    rows = loaded.results(
+        lines, others=1, beam=2, decoding="self_draft", on_finish=ends, admit=more
+    )
     assert [len(row.others) for row in rows] == [1, 1, 1]
 
 
@@ -216,7 +218,7 @@ def test_lines_are_read_as_many_as_are_sorted_together(loaded):
     assert next(results).text == "Ein Hund rennt." and [*lines] == ["Two men sit."]
 
 
-@pytest.mark.parametrize("name", ["drafts", "watches", "ends"])
+@pytest.mark.parametrize("name", ["drafts", "on_pass", "on_finish"])
 @pytest.mark.parametrize("buffer_size", [1, 2, 4])
 def test_lists_beside_the_lines_are_as_long_as_these(name, buffer_size, loaded):
     nothing = {"drafts": ""}.get(name)
