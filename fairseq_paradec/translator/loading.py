@@ -24,6 +24,9 @@ from ..model_facts import class_of
 from ..registry import ANY, HEADS, STOCK_DECODINGS, check_models
 from .model_folder import ModelFolder
 
+#: Held while fairseq is imported and loads a model, by one of the threads that need it.
+_LOADING = threading.RLock()
+
 
 class Modules:
     """fairseq's modules of a folder and its task, loaded when they are first asked for.
@@ -38,7 +41,6 @@ class Modules:
     def __init__(self, path: Path, folder: ModelFolder, device: str, flag: str) -> None:
         self.path, self.folder, self.device, self.flag = path, folder, device, flag
         self._reason = flag if device == "cpu" else f"--device {device}"
-        self._lock = threading.RLock()
         self._loaded: tuple[list[Any], Any] | None = None
 
     def get(self, reason: str | None = None) -> tuple[list[Any], Any]:
@@ -50,7 +52,7 @@ class Modules:
         Raises:
             UsageError: fairseq is not installed, or the files do not fit each other.
         """
-        with self._lock:
+        with _LOADING:
             if self._loaded is None:
                 with named(reason or self._reason):
                     self._loaded = self._load()

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from support.builders import DEMO
-from support.commands import ROOT, alone, environment
+from support.commands import ROOT, WITHOUT_TORCH, alone, environment
 
 from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli.main import main as paradec
@@ -153,12 +154,28 @@ def test_a_drafter_of_other_languages_is_refused_without_them(tmp_path: Path) ->
     assert done.returncode == 2 and "a drafter for en-de; this was trained for fr" in done.stderr
 
 
-def test_a_corpus_needs_neither(tmp_path: Path) -> None:
+@pytest.fixture(params=["processes", pytest.param("ray", marks=pytest.mark.slow)])
+def workers(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, ...]]:
+    """The flags of two workers that can import neither."""
+    if request.param == "processes":
+        yield "--processes", "2"
+        return
+    clusters = pytest.importorskip("ray.cluster_utils")
+    monkeypatch.setenv("PYTHONPATH", WITHOUT_TORCH["PYTHONPATH"])
+    small = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 10**8}
+    nodes = clusters.Cluster(True, head_node_args=small)
+    yield "--cluster", nodes.address
+    nodes.shutdown()
+
+
+def test_a_corpus_needs_neither(workers: tuple[str, ...], tmp_path: Path) -> None:
     """By two workers: the rows of one with both, by torch."""
     text = tmp_path / "text"
     text.write_text("\n".join(LINES[:24]) + "\n", "utf-8")
     words = ("translate", "--model", DEMO, text, "--buffer-size", "8")
-    done = alone(*words, "--out", tmp_path / "alone", "--processes", "2")
+    done = alone(*words, "--out", tmp_path / "alone", *workers)
     assert done.returncode == 0, done.stderr
     with_both = [*map(str, words), "--engine", "torch", "--out", str(tmp_path / "both")]
     assert paradec(with_both) == 0
@@ -194,3 +211,22 @@ def test_a_damaged_model_is_named(tmp_path: Path) -> None:
     done = alone("translate", "--model", str(tmp_path), "--text", "A dog runs.")
     assert done.returncode == 2 and "model.pt" in done.stderr and "fairseq;" not in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_threads_that_need_fairseq_at_once_get_it() -> None:
+    """Of two models, which each asks fairseq for its own."""
+    code = f"""
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from fairseq_paradec import load
+folders = {[str(DEMO), str(DEMO.with_name("demo-small.en-de"))] * 2!r}
+barrier = threading.Barrier(len(folders))
+models = [load(folder) for folder in folders]
+def work(model):
+    barrier.wait()
+    return model.translate(["A dog runs."], decoding="beam")
+with ThreadPoolExecutor(len(folders)) as pool:
+    print(*(text for texts in pool.map(work, models) for text in texts))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == " ".join(["Ein Hund rennt."] * 4) + "\n", done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.commands import ALONE, DEMO
+from support.commands import DEMO, WITHOUT_TORCH
 from support.server import Client, process
 
 import fairseq_paradec
@@ -18,7 +18,7 @@ LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()[:24]
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with process("--threads", "2", env=ALONE) as (_, one):
+    with process("--threads", "2", env=WITHOUT_TORCH) as (_, one):
         yield one
 
 
@@ -82,7 +82,7 @@ def test_what_needs_fairseq_is_refused_by_its_name(client: Client) -> None:
 
 
 def test_several_processes_answer_alike() -> None:
-    with process("--workers", "2", env=ALONE) as (server, one):
+    with process("--workers", "2", env=WITHOUT_TORCH) as (server, one):
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda line: one.translate(line)["translatedText"], LINES))
         assert found == texts()

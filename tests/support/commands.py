@@ -37,7 +37,7 @@ TRAINING = (
 Spoil = Callable[[Path], object]
 
 #: Environment of commands in whose processes neither torch nor fairseq can be imported.
-ALONE = {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests/support/blocked"), str(ROOT)))}
+WITHOUT_TORCH = {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests/support/blocked"), str(ROOT)))}
 
 #: Seconds after which a command is taken for one that hangs.
 LONGEST = 300
@@ -159,7 +159,7 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
 def alone(*words: object) -> subprocess.CompletedProcess[str]:
     """Run ``paradec`` where neither torch nor fairseq can be imported."""
     given = [sys.executable, "-m", "fairseq_paradec", *map(str, words)]
-    env = environment(ALONE)
+    env = environment(WITHOUT_TORCH)
     return subprocess.run(given, capture_output=True, text=True, env=env, timeout=LONGEST)
 
 
