@@ -282,8 +282,9 @@ class Translator:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
             context = Context(self.targets, self.sources)
-            if self._core is not None and self._core.decodes(config):
-                built = build_decoder([self._core.model], config, context, self._core.load)
+            native = None if self._core is None else self._core.config_of(config)
+            if self._core is not None and native is not None:
+                built = build_decoder([self._core.model], native, context, self._core.load)
             else:
                 built = build_decoder(self.models, config, context, self.task.drafters.load)
             if traced and isinstance(built, StockDecoder):
@@ -293,6 +294,17 @@ class Translator:
                 )
             self._generators[key] = built
         return self._generators[key]
+
+    def of_one_sentence(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of ``results`` for one sentence, on which nothing can be measured.
+
+        Where ``auto_fast`` would choose, and native passes decode: ``self_draft``.
+        """
+        given = {**self.folder.settings, **options}
+        chosen = {"decoding", "engine", "engine_dtype", *METHODS["auto_fast"].reads} - {"beam"}
+        if self._core is None or not chosen.isdisjoint(given):
+            return options
+        return options | {"decoding": self.usual("self_draft")}
 
     def usual(self, decoding: str) -> str:
         """Return a decoding, or ``auto`` for a model that only its own method decodes."""
