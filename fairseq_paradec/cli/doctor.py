@@ -184,8 +184,9 @@ def of_core(
     """
 
     def build(config: DecodingConfig) -> object:
-        if core.lacks(config) is None:
-            return core.build(config)
+        native = core.config_of(config)
+        if isinstance(native, DecodingConfig):
+            return core.build(native)
         models, task = load()
         return task.build_decoder(models, config)
 
@@ -353,21 +354,20 @@ def decoders(
             yield name, f"needs {recipe}" if wrong is None else f"no: {wrong}"
         else:
             yield name, f"no: {problem}"
-    yield "beam", stock(patient.models)
+    yield "beam", stock(patient)
     own = own_decoding(patient.models) or "greedy"
     problem = None if patient.is_core else refusal(patient, own, engine="native")
     yield "--engine native", "fits" if problem is None else f"no: {problem}"
 
 
-def stock(models: Sequence[Any]) -> str:
+def stock(patient: Patient) -> str:
     """Say whether fairseq's own search decodes a model."""
     try:
-        check_models("beam", models, None)
+        check_models("beam", patient.models, None)
     except UsageError as error:
         return f"no: {error}"
-    if extras.is_installed("fairseq"):
-        return "fits; fairseq's own search"
-    return "needs fairseq_paradec[fairseq]: it is fairseq's own search"
+    native = "; of a model folder the same by native passes" if patient.is_core else ""
+    return f"fits; fairseq's own search{native}"
 
 
 def refusal(patient: Patient, name: str, **options: str) -> str | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arrival import log_level_kept
-from ..config import DecodingConfig, flag
+from ..config import ALL, DecodingConfig, flag
 from ..decoding.helper import check_kind, check_languages, check_positions, kind_of
 from ..engine.native.library import NativeUnavailable, library
 from ..engine.native.packing import offer, why_not
@@ -15,7 +15,8 @@ from ..errors import UsageError, option_error
 from ..extras import is_installed, named
 from ..methods.base import Context
 from ..methods.build import build_decoder
-from ..methods.configure import for_models
+from ..methods.configure import for_models, native_search
+from ..methods.stock import OTHER_SEARCH
 from ..model import checkpoint
 from ..model.dictionary import Dictionary
 from ..model.model import Model
@@ -138,27 +139,35 @@ class CoreModels:
             self._drafters[path] = self._read(path, self.model)
         return self._drafters[path]
 
-    def lacks(self, config: DecodingConfig) -> str | None:
-        """Return the option for which torch and fairseq are needed; None: passes are native.
+    def config_of(self, config: DecodingConfig) -> DecodingConfig | str:
+        """Return by what the core decodes, or the option for which it needs torch and fairseq.
+
+        ``--decoding beam`` is fairseq's search by native passes, unless it has rules of its own.
 
         Raises:
             UsageError: the method does not decode this model.
         """
         own = for_models(config, [self.model])
         check_models(own.decoding, [self.model], own.drafter_path)
-        if own.decoding in STOCK_DECODINGS:
-            return f"--decoding {own.decoding}"
-        for name in ("audit", "sampling", "latency_budget_ms"):  # fairseq's search takes part
-            if getattr(own, name) not in (None, False):
-                return flag(name)
+        if own.audit:
+            return "--audit"
         if own.engine == "torch":
             return "--engine torch"
+        if own.decoding in STOCK_DECODINGS:
+            search = native_search(own)
+            if search is None:
+                rules = [n for n in OTHER_SEARCH if getattr(own, n) != ALL[n].default]
+                return f"--decoding {own.decoding} {flag(rules[0])}"
+            own = search
+        for name in ("sampling", "latency_budget_ms"):  # fairseq's search takes part
+            if getattr(own, name) not in (None, False):
+                return flag(name)
         for name in ("engine_dtype", "drafter_dtype"):
             if (form := getattr(own, name)) is not None and form not in FORMS:
                 return f"{flag(name)} {form}"
-        if own.drafter_path is None:
-            return None
-        return None if self._reads(own.drafter_path) else f"--drafter-path {own.drafter_path}"
+        if own.drafter_path is None or self._reads(own.drafter_path):
+            return own
+        return f"--drafter-path {own.drafter_path}"
 
     def _reads(self, path: str) -> bool:
         """Return whether a drafter can be read; else fairseq knows it, or says what is wrong.
@@ -180,7 +189,7 @@ class CoreModels:
         return kind_of(drafter) != HEADS or drafter.is_heads  # heads beside a base of their own
 
     def build(self, config: DecodingConfig) -> Any:
-        """Build a decoder that lacks nothing."""
+        """Build a decoder of what ``config_of`` returned."""
         source, target = self.words
         return build_decoder([self.model], config, Context(target, source), self.load)
 

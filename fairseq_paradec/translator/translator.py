@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..batch import Batch, Hooks
-from ..config import ALL, LARGEST
+from ..config import ALL, LARGEST, DecodingConfig
 from ..errors import UsageError, option_error, refuse_unknown
 from ..forks import computing
 from ..methods.base import Context, refuse_drafts
@@ -286,11 +286,11 @@ class Translator:
             if traced:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
-            reason = None if self._core is None else self._core.lacks(config)
-            if self._core is not None and reason is None:
-                built = self._core.build(config)
+            native = None if self._core is None else self._core.config_of(config)
+            if self._core is not None and isinstance(native, DecodingConfig):
+                built = self._core.build(native)
             else:
-                models, task = self._modules.get(reason)
+                models, task = self._modules.get(native if isinstance(native, str) else None)
                 context = Context(self.targets, self.sources)
                 built = build_decoder(models, config, context, task.drafters.load)
             if traced and isinstance(built, StockDecoder):
@@ -300,6 +300,17 @@ class Translator:
                 )
             self._generators[key] = built
         return self._generators[key]
+
+    def of_one_sentence(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of ``results`` for one sentence, on which nothing can be measured.
+
+        Where ``auto_fast`` would choose, and native passes decode: ``self_draft``.
+        """
+        given = {**self.folder.settings, **options}
+        chosen = {"decoding", "engine", "engine_dtype", *METHODS["auto_fast"].reads} - {"beam"}
+        if self._core is None or not chosen.isdisjoint(given):
+            return options
+        return options | {"decoding": self.usual("self_draft")}
 
     def usual(self, decoding: str) -> str:
         """Return a decoding, or ``auto`` for a model that only its own method decodes."""

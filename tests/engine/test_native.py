@@ -261,7 +261,7 @@ def test_a_source_may_hold_pad(variant: str) -> None:
     tokens, scores = torch.randint(4, 30, (3, 5)), []
     for engine in (Engine(), NATIVE):
         scorer = ChunkScorer(model, engine)
-        scorer.encode(given)
+        scorer.encode(given["src_tokens"].numpy())
         scores.append(scorer.log_probs(scorer.step(tokens)))
     torch.testing.assert_close(scores[1], scores[0], atol=5e-4, rtol=0)
 

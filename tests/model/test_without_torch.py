@@ -112,7 +112,6 @@ def test_translate_needs_neither(options: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ("--decoding beam --beam 2", "--decoding beam"),
         ("--decoding greedy --audit", "--audit"),
         ("--device cuda", "--device cuda"),
         ("--decoding greedy --engine torch", "--engine torch"),
@@ -193,7 +192,16 @@ def test_a_corpus_needs_neither(workers: tuple[str, ...], tmp_path: Path) -> Non
 def test_a_command_that_needs_fairseq_logs_what_others_do() -> None:
     """The import of fairseq would log its dictionaries, and the closing line of a generator."""
     words = ["translate", "--model", str(DEMO), "--text", "A dog runs."]
-    given = [sys.executable, "-m", "fairseq_paradec", *words, "--decoding", "beam"]
+    given = [
+        sys.executable,
+        "-m",
+        "fairseq_paradec",
+        *words,
+        "--decoding",
+        "greedy",
+        "--engine",
+        "torch",
+    ]
     done = subprocess.run(given, capture_output=True, text=True, cwd=ROOT, env=environment())
     assert (done.returncode, done.stdout, done.stderr) == (0, "Ein Hund rennt.\n", "")
 
@@ -224,7 +232,7 @@ barrier = threading.Barrier(len(folders))
 models = [load(folder) for folder in folders]
 def work(model):
     barrier.wait()
-    return model.translate(["A dog runs."], decoding="beam")
+    return model.translate(["A dog runs."], engine="torch")
 with ThreadPoolExecutor(len(folders)) as pool:
     print(*(text for texts in pool.map(work, models) for text in texts))
 """

@@ -74,11 +74,9 @@ def test_the_page_and_what_was_counted_are_there(client: Client) -> None:
     assert re.search(r"paradec_sentences_total\{.*\} [1-9]", told)
 
 
-def test_what_needs_fairseq_is_refused_by_its_name(client: Client) -> None:
-    body = {"q": LINES[0], "target": "de", "decoding": "beam"}
-    found = client.post("/translate", body)
-    said = "--decoding beam needs fairseq; install fairseq_paradec[fairseq]"
-    assert (found.status, found.value) == (400, {"error": said})
+def test_beam_search_is_fairseqs_by_native_passes(client: Client) -> None:
+    found = client.translate(LINES[:8], decoding="beam", beam=3)
+    assert found["translatedText"] == [one.text for one in wanted(3)[:8]]
 
 
 def test_several_processes_answer_alike() -> None:

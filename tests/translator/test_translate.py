@@ -21,6 +21,7 @@ import pytest
 from support.commands import DEMO, PLUGIN, Spoil, cut, fairseq, lines_of, lose, put, succeed
 
 import fairseq_paradec
+from fairseq_paradec import records
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.config import LARGEST
@@ -355,10 +356,47 @@ def test_a_file_named_like_standard_input_takes_nothing_from_it(tmp_path, capsys
     assert dog == "Ein Hund rennt." and man.startswith("Ein Mann") and end == ""
 
 
-def test_a_limit_below_the_minimal_length_is_refused_by_fairseqs_search_too(capsys):
-    words = ["translate", "--model", str(DEMO), "--text", "A dog runs.", "--decoding", "beam"]
-    assert paradec([*words, "--beam", "2", "--max-len-a", "0.1", "--max-len-b", "0"]) == 2
-    assert "--max-len-a: got '0.1 with --max-len-b 0'" in capsys.readouterr().err
+def test_a_limit_below_the_minimal_length_is_refused_by_fairseqs_search_too(loaded):
+    """With a rule that is its alone; else the search is this package's."""
+    options = {"decoding": "beam", "beam": 2, "no_repeat_ngram_size": 9}
+    with pytest.raises(UsageError, match="--max-len-a: got '0.1 with --max-len-b 0'"):
+        loaded.translate(["A dog runs."], **options, max_len_a=0.1, max_len_b=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "decoding"),
+    [
+        ("--text A", "self_draft"),
+        ("--text A --beam 3", "self_draft"),
+        ("--text A --text B", "auto_fast"),
+        ("--text A --engine torch", "auto_fast"),
+        ("--text A --speed-profile {out}/speed.json", "auto_fast"),
+        ("--text A --decoding greedy", "greedy"),
+    ],
+)
+def test_a_lone_text_is_not_measured_on(words, decoding, tmp_path):
+    stats = tmp_path / "stats.jsonl"
+    words = f"translate --model {DEMO} {words} --stats-file {stats}".format(out=tmp_path)
+    assert paradec(words.split()) == 0
+    assert {record["decoding"] for _, record in records.read(str(stats), records.STATS)} == {
+        decoding
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"beam": 9, "lenpen": 0.4, "unkpen": 2.0}])
+def test_the_beam_search_is_fairseqs_by_native_passes(options, loaded):
+    """Texts and scores; with a rule that is never broken it is fairseq's own."""
+    lines = [line for line in TEXT if bare(line)]
+    ours, auto = (
+        list(loaded.results(lines, others=4, decoding=decoding, **options))
+        for decoding in ("beam", "auto")
+    )
+    rule = {"no_repeat_ngram_size": 99}
+    theirs = list(loaded.results(lines, others=4, decoding="beam", **options, **rule))
+    assert ours == auto and len(ours[0].others) == min(options.get("beam", 5), 5) - 1
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.text, a.others, a.problem) == (b.text, b.others, b.problem)
+        assert a.score == pytest.approx(b.score, abs=1e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu:", "cuda:01", "cuda:\u0661", "gpu"])

@@ -143,7 +143,7 @@ class EverySentence:
         outputs = decode_each(
             functools.partial(self._search, generator, models, sample),
             batch,
-            problems_of(batch, self.positions(models)[0], sources),
+            self.problems(models, batch),
             models,
             self.tgt_dict,
         )
@@ -188,6 +188,11 @@ class EverySentence:
                 generator, models, sample, prefixes, batch.constraints
             )
         return hypos
+
+    def problems(self, models: Sequence[Any], batch: Batch) -> list[str | None]:
+        """Return for each sentence why it cannot be translated, or None."""
+        sources = self.source_dictionary  # type: ignore[attr-defined]
+        return problems_of(batch, self.positions(models)[0], sources)
 
 
 def tensors_of(hypo: dict[str, Any]) -> dict[str, Any]:
