@@ -37,6 +37,22 @@ EXTRAS: dict[str, str] = {
     "pyarrow": "cluster",
 }
 
+#: What each extra adds.
+ADDS: dict[str, str] = {
+    "torch": "decoders in Python that sample",
+    "fairseq": "--audit, GPUs, --engine torch, models that native passes do not know, "
+    "training, fairseq's commands",
+    "lab": "commands that measure and draw, with fairseq",
+    "train": "scores and curves of training, with fairseq; .po files",
+    "images": "images as sequences of tokens, with fairseq",
+    "peers": "engines to compare with, with fairseq",
+    "import": "models of transformers and Marian, with fairseq",
+    "text": "nothing more: a name of earlier versions",
+    "serve": "translations over HTTP",
+    "detect": "the language of a text, in the server",
+    "cluster": "corpora on Ray and in parquet",
+}
+
 #: What ``paradec serve`` needs.
 SERVE = ("fastapi", "uvicorn", "prometheus_client")
 
@@ -80,6 +96,11 @@ def is_installed(package: str) -> bool:
         return importlib.util.find_spec(package) is not None
     except ValueError:  # None in sys.modules: somebody hides it
         return False
+
+
+def lacking(extra: str) -> list[str]:
+    """Return the packages of an extra that are not installed."""
+    return [name for name, own in EXTRAS.items() if own == extra and not is_installed(name)]
 
 
 def _lacks(what: str, package: str, extra: str) -> UsageError:

@@ -41,12 +41,14 @@ def declare(parser: argparse._ActionsContainer) -> None:
 
 def check_device(args: argparse.Namespace) -> None:
     """Refuse a ``--device`` that this machine does not have, unless a cluster works."""
+    from ..arrival import log_level_kept
     from ..decoding.stock_search import check_installed
     from ..engine.settings import usable_device
 
     if args.cluster in (None, "local"):
         if args.device != "cpu":
-            check_installed(f"--device {args.device}")
+            with log_level_kept():
+                check_installed(f"--device {args.device}")
         usable_device(args.device)
 
 

@@ -217,9 +217,10 @@ except UsageError as error:
     assert str(error) == "needs fairseq; install fairseq_paradec[fairseq]", error
 model = fairseq_paradec.load({str(DEMO)!r})
 try:
-    model.translate(["A dog."], decoding="beam")
+    model.translate(["A dog."], decoding="beam", no_repeat_ngram_size=3)
 except UsageError as error:
-    assert str(error) == "--decoding beam needs fairseq; install fairseq_paradec[fairseq]", error
+    said = "--decoding beam --no-repeat-ngram-size needs fairseq; install fairseq_paradec[fairseq]"
+    assert str(error) == said, error
 print(*model.translate(["A dog runs."]))"""
     assert python(code) == "Ein Hund rennt."
 
@@ -287,7 +288,7 @@ print(json.dumps(s.f1_score is before and s.f1_score.__module__.startswith("skle
 def test_what_the_extras_bring_can_be_imported() -> None:
     """Also the parts that users of [peers], [import] and [cluster] ask for by name."""
     names = [name for name, extra in EXTRAS.items() if extra in ("peers", "import", "cluster")]
-    assert {"transformers", "ctranslate2", "safetensors", "ray"} <= {*names}
+    assert {"transformers", "ctranslate2", "sentencepiece", "ray"} <= {*names}
     lines = [f"import {name}" for name in names]
     lines += [
         "from transformers import MarianMTModel, M2M100ForConditionalGeneration",

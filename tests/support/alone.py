@@ -100,7 +100,7 @@ if by_fairseq:
 decode, outputs = model.decode, {}
 def told(generator, batch):
     rows = decode(generator, batch)
-    for number, row in zip(batch["id"].tolist(), rows):
+    for number, row in zip(batch.ids.tolist(), rows):
         hypotheses[number] = [[[*map(int, h["tokens"])], float(h["score"])] for h in row]
     return rows
 model.decode = told
