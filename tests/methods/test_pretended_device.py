@@ -7,17 +7,22 @@ import numpy as np
 import pytest
 import torch
 from gpu import gates
+from support.builders import Limits, collate, decode, demo
+from support.commands import DEMO
+from support.conformance import on, placed
 from support.pairwise import Row
 from support.pretended import pretended
 
+from fairseq_paradec import load
+
 
 def rows() -> Iterator[Any]:
-    """Each case once, in single precision; the first of each method is fast."""
+    """Each case once, in single precision; the first of a few methods is fast."""
+    fast = {"greedy", "hgj", "multiword_beam"}
     chosen = [row for row in gates.rows(1) if row["dtype"] == "float32"]
-    methods: set[str] = set()
     for row, name in zip(chosen, gates.names(chosen), strict=True):
-        marks = [pytest.mark.slow] if row["case"].method in methods else []
-        methods.add(row["case"].method)
+        marks = [] if row["case"].method in fast else [pytest.mark.slow]
+        fast.discard(row["case"].method)
         yield pytest.param(row, id=name, marks=marks)
 
 
@@ -43,3 +48,38 @@ def test_what_cuda_refuses_is_refused() -> None:
 def test_gate(row: Row) -> None:
     with pretended():
         assert gates.hold(row, "cuda")["sentences"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"decoding": "assisted", "sampling": True, "sampling_topk": 5},
+        {"decoding": "assisted", "beam": 3, "draft_width": 3},
+        {"decoding": "self_draft", "beam": 3, "engine_dtype": "fp32", "drafter_dtype": "bf16"},
+    ],
+    ids=lambda flags: "-".join(map(str, flags.values())),
+)
+def test_what_gates_leave_out(flags: dict[str, Any]) -> None:
+    """Draws and drafted beams are those of the CPU by the same seed."""
+    task, model, sources = demo()
+    if flags["decoding"] == "assisted":
+        flags = flags | {"drafter_path": str(DEMO / "assistant.pt")}
+
+    def tokens(device: str) -> list[list[int]]:
+        torch.manual_seed(1)
+        given = placed(model, device, torch.float32), on(device, collate(task, sources[:4]))
+        hypos = decode(task, [given[0]], given[1], Limits(max_len_b=40), engine="torch", **flags)
+        assert {hypo["tokens"].device.type for hypo in hypos} == {device}
+        return [hypo["tokens"].tolist() for hypo in hypos]
+
+    with pretended():
+        there = tokens("cuda")
+    assert there == tokens("cpu")
+
+
+def test_a_folder_is_loaded_there() -> None:
+    lines = ["A dog runs across the grass .", "", "Two men sit ."]
+    with pretended():
+        model = load(DEMO, device="cuda")
+        there = [str(line) for line in model.translate(lines, decoding="hgj")]
+    assert there == [str(line) for line in load(DEMO).translate(lines, decoding="hgj")]

@@ -23,6 +23,9 @@ COPIES = ("copy_", "_to_copy", "_copy_from")
 #: Operations that may have indices on the CPU for a tensor on the device.
 INDEXED = ("index", "index_put_", "_index_put_impl_")
 
+#: What torch says where a function of its C++ asks for the part that it has with CUDA alone.
+MISSING = ("not linked with support for cuda", "arguments from the 'CUDA' backend")
+
 
 class There(Tensor):
     """A tensor that says it is on the device.
@@ -131,8 +134,8 @@ class Device(TorchFunctionMode):
             return There(func(*args, **kwargs | {"device": "cpu"}))
         try:
             return func(*args, **kwargs)
-        except RuntimeError as error:  # it asks for a part that torch has with CUDA alone
-            if "not linked with support for cuda" not in str(error):
+        except RuntimeError as error:
+            if not any(words in str(error) for words in MISSING):
                 raise
         refuse_both(name, () if name in COPIES else (args, kwargs), args)
         return computed(func, args, kwargs)
