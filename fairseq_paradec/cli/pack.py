@@ -16,6 +16,7 @@ from typing import Any
 
 from ..config import flag
 from ..errors import UsageError, needs, option_error
+from ..files import language_pair
 from ..translator.model_folder import ModelFolder, new_folder, write
 from . import arguments
 
@@ -174,8 +175,6 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
     Raises:
         UsageError: there is no DATA, or no language.
     """
-    from ..plugin.files import language_pair
-
     if not args.data.is_dir():
         raise option_error(
             "DATA", str(args.data), "a folder that fairseq-preprocess made; there is none"
@@ -186,4 +185,4 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
         if language is None:
             allowed = "a language; DATA has no file like test.en-de.en.bin to infer it from"
             raise option_error(name, None, allowed)
-    return pair
+    return str(pair[0]), str(pair[1])

@@ -89,8 +89,7 @@ class Model:
             OSError: it cannot be read.
         """
         sizes = Vocabularies(len(source), len(target))
-        with open(path, "rb") as stream:
-            is_checkpoint = stream.read(2) == b"PK"
+        is_checkpoint = checkpoint.is_archive(path)
         content = checkpoint.read(path).content if is_checkpoint else None
         try:
             if is_checkpoint:
@@ -354,7 +353,11 @@ def _beside(
             or theirs.shape != mine.shape
             or not np.allclose(theirs, as_fp32(mine), rtol=4e-3, atol=1e-4)
         ):
-            raise UsageError("got weights without their base; allowed: it beside its base")
+            what = "a set of heads alone" if own == HEADS else "a drafter without its encoder"
+            allowed = "those of this one" if base else "--drafter-path with it, beside its model"
+            raise UsageError(
+                f"got {what}{', of another model' if base else ''}; allowed: {allowed}"
+            )
     shapes = {name: shape for name, shape in wanted.items() if name.startswith(own)}
     if own == "decoder." and base is not None:
         encoder = {n: w for n, w in base.weights.items() if n.startswith("encoder.")}

@@ -1,4 +1,4 @@
-"""fairseq's files, for other rooms: checkpoints, dictionaries, language pairs of data folders."""
+"""fairseq's files, for other rooms: checkpoints and dictionaries."""
 
 import contextlib
 from argparse import Namespace
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import OmegaConf
@@ -83,9 +83,3 @@ def new_dictionary(words: Iterable[str]) -> Any:
     for word in words:
         dictionary.add_symbol(word)
     return dictionary
-
-
-def language_pair(data: str) -> tuple[Any, Any]:
-    """Return the languages that a data folder's files are named by; None: they are not."""
-    source, target = data_utils.infer_language_pair(data)
-    return source, target

@@ -409,7 +409,10 @@ def test_a_drafter_of_another_base_is_a_line() -> None:
     assert own.source is not None and own.target is not None
     other = Model(own.architecture, {name: 1.1 * w for name, w in own.weights.items()})
     for wrong in (None, base, other):
-        with pytest.raises(UsageError, match="got weights without their base; allowed: it beside"):
+        words = "a drafter without its encoder" + (
+            "; " if wrong is None else ", of another model; "
+        )
+        with pytest.raises(UsageError, match=f"got {words}allowed: "):
             Model.read(path, own.source, own.target, wrong)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fairseq.data import Dictionary, data_utils
 
 from ...errors import option_error
-from ...plugin.files import language_pair
+from ...files import language_pair
 from ..analysis.benchmark_tables import difference
 from ..analysis.quality import Quality
 from ..data.table import Cells, Value
@@ -51,7 +51,7 @@ def side(data: str, subset: str, language: str) -> list[str]:
         UsageError: the data do not have it.
     """
     words = Dictionary.load(str(Path(data) / f"dict.{language}.txt"))
-    path = f"{data}/{subset}.{'-'.join(language_pair(data))}.{language}"
+    path = f"{data}/{subset}.{'-'.join(map(str, language_pair(data)))}.{language}"
     indexed = data_utils.load_indexed_dataset(path, words)
     if indexed is None:
         raise option_error("--subset", subset, "a subset with references, or --reference FILE")
