@@ -53,7 +53,6 @@ class Modules:
 
         with named_extra(self.flag):
             from ..plugin.compat.loading import named
-            from ..plugin.tasks import packed_only
             from ..plugin.tasks.loading import load_paths
             from ..plugin.tasks.translation import ParallelTranslationTask
 
@@ -61,17 +60,12 @@ class Modules:
         model = str(self.path / folder.model)
         pair = {"source_lang": folder.source, "target_lang": folder.target}
         with named(self.flag):
-            load = packed_only.load if folder.packed_only else load_paths
-            models, task, kind = load([model], data=str(self.path), **pair)
+            models, task, kind = load_paths([model], data=str(self.path), **pair)
         if not isinstance(task, ParallelTranslationTask):
             given = f"{model}, of --task {kind}"
             raise option_error(self.flag, given, "a model of --task translation")
-        if not folder.packed_only:
-            for loaded in models:
-                loaded.to(device)
-        elif device != "cpu":
-            allowed = "cpu, for this folder's weights are packed alone"
-            raise option_error("--device", self.device, allowed)
+        for loaded in models:
+            loaded.to(device)
         if device == "cpu":
             for form, name in folder.packed.items():
                 views.offer(models[0], form, self.path / name)
@@ -122,7 +116,12 @@ class CoreModels:
         return self.drafters[path]
 
     def decodes(self, config: DecodingConfig) -> bool:
-        """Return whether a decoder needs nothing of torch and fairseq: passes are native."""
+        """Return whether a decoder needs nothing of torch and fairseq: passes are native.
+
+        Of weights that are packed alone all decoders are built, and refused, by the core.
+        """
+        if self.model.is_packed_only:
+            return True
         own = for_models(config, [self.model])
         if own.decoding in STOCK_DECODINGS or own.audit or own.sampling or own.engine == "torch":
             return False
@@ -165,13 +164,16 @@ def read_core(
     """Read a folder without torch; None: torch has to compute, or fairseq says what is wrong.
 
     Raises:
-        UsageError: it cannot be read, and fairseq is not installed.
+        UsageError: it cannot be read, and fairseq cannot read it, or is not installed.
     """
-    if device != "cpu" or folder.packed_only:
+    if device != "cpu":
+        if folder.packed_only:
+            allowed = "cpu, for this folder's weights are packed alone"
+            raise option_error("--device", device, allowed)
         return None
     try:
         return CoreModels(path, folder, *words)
     except (UsageError, NativeUnavailable, OSError) as error:
-        if is_installed("fairseq"):
+        if is_installed("fairseq") and not folder.packed_only:
             return None
         raise error if isinstance(error, UsageError) else UsageError(str(error)) from error

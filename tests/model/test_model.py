@@ -88,6 +88,17 @@ def compare(model: Model, module: torch.nn.Module) -> None:
         compare_passes(model, module)
 
 
+def compare_files(model: Model, task: Any, path: Path) -> None:
+    """Check that a model's file is the model again, and that fairseq makes its module of it."""
+    own = path.with_suffix(".safetensors")
+    model.save(own)
+    assert model.source is not None and model.target is not None
+    again = Model.read(own, model.source, model.target)
+    assert again.architecture == model.architecture and again.hash == model.hash
+    loaded, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(own)], task=task)
+    compare(again, loaded[0].float().eval())
+
+
 def compare_facts(model: Model, module: Any) -> None:
     """Check that a model answers what methods ask as its module does."""
     own, theirs = [model], [module]
@@ -201,7 +212,10 @@ def read(task: Any, model: Any, arch: str, path: Path, form: str = "cfg") -> Mod
                     flags[part] = {n.removeprefix(f"{part}_"): flags.pop(n) for n in names}
             state["cfg"] = OmegaConf.create({"model": flags})
         torch.save(state, path)
-    return Model.read(path, *words(task))
+    own = Model.read(path, *words(task))
+    if form == "cfg":
+        compare_files(own, task, path)
+    return own
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in OTHERS])
