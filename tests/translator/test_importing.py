@@ -103,7 +103,7 @@ def test_every_search_gives_the_output_of_transformers(family: str) -> None:
     beams, wanted = wanted, made.generate(words, source, max_new_tokens=61)
     assert len(set(map(len, beams + wanted))) > 1 and max(map(len, beams)) < 61
     assert all(words[row[0]] == made.languages[1] for row in wanted if several)
-    new = (build(task, arch, encoder_from=str(out / "model.pt")) for arch in ARCHS)
+    new = (build(task, arch, encoder_from=str(out / "model.safetensors")) for arch in ARCHS)
     shallow, blocks = (lend(task, model, drafter.eval()) for drafter in new)
     for flags in (
         {"decoding": "beam", "beam": 1},
@@ -210,7 +210,7 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", change("config.json", model_type="bert"), [], "model_type|bert|marian, m2m_100"),
     ("marian", change("config.json", activation_function="mish"), [], "activation_function|mish"),
     ("marian", change("config.json", bad_words_ids=[[7]]), [], "bad_words_ids|[[7]]"),
-    ("marian", change("config.json", encoder_layers=3), [], "model.safetensors|layers.2|no weight"),
+    ("marian", change("config.json", encoder_layers=3), [], "model.safetensors|layers.2|got none"),
     ("marian", change("config.json", decoder_ffn_dim=7), [], "model.safetensors|fc1|(32,)|(7,)"),
     ("marian", change("config.json", vocab_size=77), [], "vocab.json|the number 77|0 to 76"),
     ("marian", change("vocab.json", more=999), [], "vocab.json|999"),
@@ -298,9 +298,9 @@ def test_a_selftest_notices_weights_and_pieces_that_are_others(
     convert = writing.convert
 
     def spoilt(model: Any) -> Any:
-        options, weights = convert(model)
+        architecture, weights = convert(model)
         name = "encoder.layers.0.fc1.weight"
-        return options, weights | {name: weights[name] * 1.5}
+        return architecture, weights | {name: weights[name] * 1.5}
 
     monkeypatch.setattr(writing, "convert", spoilt)
     status, said = verdict(given, capsys)

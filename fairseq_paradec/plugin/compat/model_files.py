@@ -51,6 +51,8 @@ def checkpoint_of(path: str) -> dict[str, Any]:
     for side, layers in (("encoder", architecture.encoder), ("decoder", architecture.decoder)):
         if layers is not None and f"{side}.embed_tokens.weight" in weights:
             weights[f"{side}.version"] = torch.tensor([1.0 if _is_old(side, layers) else 3.0])
+    if architecture.cutoffs:
+        weights["decoder.adaptive_softmax.version"] = torch.tensor([1])
     return new_checkpoint(*_languages(path), options, weights)
 
 
