@@ -191,6 +191,17 @@ def test_pack_needs_neither(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert done.stdout.splitlines() == wanted.translate(lines, **how)
 
 
+def test_weights_of_old_torch_need_torch(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    shutil.copytree(saved("marian").folder, given)
+    (given / "model.safetensors").unlink()
+    old = {"_use_new_zipfile_serialization": False}
+    torch.save({"a": torch.ones(1)}, given / "pytorch_model.bin", **old)
+    done = paradec("import", "hf", str(given), str(tmp_path / "x"), "--target", "de")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "before 1.6, needs torch; install fairseq_paradec[torch]" in done.stderr
+
+
 @pytest.mark.parametrize("form", ["safetensors", "bin", "npz"])
 def test_import_needs_neither(form: str, tmp_path: Path) -> None:
     """The imported model translates as fairseq's own search does with it."""

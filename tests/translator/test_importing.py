@@ -168,8 +168,7 @@ def test_a_trained_model_comes_back_from_both_formats(tmp_path: Path) -> None:
     table = model.decoder.embed_positions.get_embedding(1026, 128, 1)[2:]
     for side in ("encoder", "decoder"):
         state[f"model.{side}.embed_positions.weight"] = table
-    torch.save(state, made.folder / "pytorch_model.bin")
-    (made.folder / "model.safetensors").unlink()
+    pickled(state, False)(made.folder)
     pair = ["--source", "en", "--target", "de"]
     assert main(["import", "hf", str(made.folder), str(tmp_path / "a"), *pair]) == 0
     limits = Limits(max_len_b=40, min_len=0)
@@ -199,9 +198,18 @@ def change(file: str, **settings: Any) -> Spoil:
     return put(file, lambda was: json.dumps(json.loads(was) | settings).encode())
 
 
-def unsafe(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    torch.save({"weight": Path("x")}, folder / "pytorch_model.bin")
+def pickled(content: Any, is_new: bool = True) -> Spoil:
+    """A step that puts a file of torch in the place of the weights; or one of torch before 1.6."""
+
+    def apply(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        file = folder / "pytorch_model.bin"
+        torch.save(content, file, _use_new_zipfile_serialization=is_new)
+
+    return apply
+
+
+EXPANDED = {"weight": torch.zeros(1).expand(10**6, 10**6)}
 
 
 EN_DE = ["--target", "de"]
@@ -218,7 +226,12 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", put("source.spm", b"x"), [], "sentencepiece wrote"),
     ("marian", lose("model.safetensors"), [], "model.safetensors, |pytorch_model.bin"),
     ("marian", cut("model.safetensors", -100), [], "model.safetensors|undamaged"),
-    ("marian", unsafe, [], "pytorch_model.bin|safe loading refuses"),
+    ("marian", pickled({"a": Path("x")}), [], "pytorch_model.bin|safe loading refuses|PosixPath"),
+    ("marian", pickled({"a": Path("x")}, False), [], "pytorch_model.bin|safe loading refuses"),
+    ("marian", pickled({"a": "x"}), [], "pytorch_model.bin|a, which is a str"),
+    ("marian", pickled([torch.ones(1)]), [], "pytorch_model.bin|a list"),
+    ("marian", pickled(EXPANDED), [], "pytorch_model.bin|fewer numbers than elements"),
+    ("marian", pickled(EXPANDED, False), [], "pytorch_model.bin|fewer numbers than elements"),
     ("m2m_100", lambda folder: None, ["--target", "xx"], "--target|'xx'|af"),
     ("m2m_100", lambda folder: None, [], "--target|a language"),
     ("mbart", change("tokenizer_config.json", tokenizer_class="MBartTokenizer"), [], "mBART-50"),

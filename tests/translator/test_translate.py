@@ -47,6 +47,8 @@ TEXT = [
     "Dogs; cats -- birds.",
 ]
 FILES = ("dict.en.txt", "dict.de.txt", "model.pt", "drafter.pt", "codes.bpe", "paradec.json")
+#: What ``paradec pack`` makes of them.
+PACKED = tuple(name.replace(".pt", ".safetensors") for name in FILES)
 
 
 def packing(data: Path, out: Path, *more: str) -> list[str]:
@@ -98,7 +100,7 @@ def stock(packed, tmp_path_factory):
     """What fairseq-interactive says to TEXT, by the packed folder."""
     text = tmp_path_factory.mktemp("stock") / "text"
     text.write_bytes("\r\n".join(TEXT).encode())
-    flags = ("--path", packed / "model.pt", "-s", "en", "-t", "de", "--beam", "1", "--cpu")
+    flags = ("--path", packed / "model.safetensors", "-s", "en", "-t", "de", "--beam", "1", "--cpu")
     flags += ("--buffer-size", "4", "--batch-size", "2")
     flags += ("--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", packed / "codes.bpe")
     return succeed(fairseq("interactive", packed, "--user-dir", PLUGIN, "--input", text, *flags))
@@ -115,10 +117,14 @@ def loaded(packed):
     return fairseq_paradec.load(packed)
 
 
-def test_a_packed_folder_has_its_files_and_nothing_is_beside_it(packed):
+def test_a_packed_folder_has_its_files_and_nothing_is_beside_it(packed, tmp_path):
     assert {path.name for path in packed.parent.iterdir()} == {packed.name}
-    assert {path.name for path in packed.iterdir()} == {*FILES}
-    assert (packed / "paradec.json").read_bytes() == (DEMO / "paradec.json").read_bytes()
+    assert {path.name for path in packed.iterdir()} == {*PACKED}
+    data = demo_copy(tmp_path / "data")
+    (data / "paradec.json").unlink()
+    assert paradec(packing(data, data)) == 0  # which writes this file alone
+    assert {path.name for path in data.iterdir()} == {*FILES}
+    assert (data / "paradec.json").read_bytes() == (DEMO / "paradec.json").read_bytes()
 
 
 def test_a_folder_is_packed_into_a_new_or_empty_one(packed, tmp_path):
