@@ -332,16 +332,18 @@ def test_older_names_are_read(tmp_path: Path) -> None:
     compare(Model.read(path, *words(task)), model)
 
 
-@pytest.mark.parametrize("version", [1.0, 2.0])
-def test_older_decoders_have_no_last_norm(version: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("side, version", [("decoder", 1.0), ("decoder", 2.0), ("encoder", 1.0)])
+def test_older_sides_have_no_last_norm(side: str, version: float, tmp_path: Path) -> None:
     task = tiny_task()
     model = tiny_model(task, "prenorm", torch.float32)
-    given = model.state_dict() | {"decoder.version": torch.tensor([version])}
-    given = {name: w for name, w in given.items() if not name.startswith("decoder.layer_norm.")}
+    given = model.state_dict() | {f"{side}.version": torch.tensor([version])}
+    given = {name: w for name, w in given.items() if not name.startswith(f"{side}.layer_norm.")}
     builders.save_drafter(task, model, tmp_path / "x.pt", "transformer", given)
     own = Model.read(tmp_path / "x.pt", *words(task))
-    assert not own.architecture.decoder.final_norm
-    assert own.architecture.encoder is not None and own.architecture.encoder.final_norm
+    assert own.architecture.decoder.final_norm == (side == "encoder")
+    assert own.architecture.encoder is not None
+    assert own.architecture.encoder.final_norm == (side == "decoder")
+    compare_files(own, task, tmp_path / "x.pt")
 
 
 def refusal(task: Any, model: Any, path: Path, arch: str = "transformer", **options: Any) -> str:
@@ -416,16 +418,29 @@ def test_weights_of_no_use_are_a_line(name: Any, weight: Any, start: str, tmp_pa
     assert line.startswith(f"{path}: {start}") and "\n" not in line and "; allowed: " in line
 
 
-def test_a_drafter_of_another_base_is_a_line() -> None:
+def test_a_drafter_of_another_base_is_a_line(tmp_path: Path) -> None:
     _, _, base = demo(DEMO)
     assert base.source is not None and base.target is not None
     own = demo(FOLDERS[1])[2]
     path = FOLDERS[1] / "assistant.pt"
     assert own.source is not None and own.target is not None
     other = Model(own.architecture, {name: 1.1 * w for name, w in own.weights.items()})
+    Model.read(path, own.source, own.target, own).save(tmp_path / "x")
+    Model.read(tmp_path / "x", own.source, own.target, own)
     for wrong in (None, base, other):
-        with pytest.raises(UsageError, match="got weights without their base; allowed: it beside"):
-            Model.read(path, own.source, own.target, wrong)
+        for given in (path, tmp_path / "x"):
+            with pytest.raises(UsageError, match="got weights without their base; allowed: it be"):
+                Model.read(given, own.source, own.target, wrong)
+
+
+def test_a_drafter_without_marks_of_its_base_is_a_line(tmp_path: Path) -> None:
+    own = demo(FOLDERS[1])[2]
+    assert own.source is not None and own.target is not None
+    drafter = Model.read(FOLDERS[1] / "assistant.pt", own.source, own.target, own)
+    weights = {n: w for n, w in drafter.weights.items() if n.startswith("decoder.")}
+    file.write(tmp_path / "x", drafter.architecture, weights, None)
+    with pytest.raises(UsageError, match="got weights without their base"):
+        Model.read(tmp_path / "x", own.source, own.target, own)
 
 
 @pytest.mark.parametrize("part", ["file", "pickle", "model file"])
