@@ -18,6 +18,8 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
+from fairseq.models.transformer import TransformerModel
 from support.commands import DEMO, PLUGIN, Spoil, cut, fairseq, lines_of, lose, put, succeed
 
 import fairseq_paradec
@@ -26,6 +28,7 @@ from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.config import LARGEST
 from fairseq_paradec.engine.settings import usable_device
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.plugin.tasks.loading import decoder, load_paths
 from fairseq_paradec.translator.model_folder import new_folder
 from fairseq_paradec.translator.text_processing import WORD, _split
 from fairseq_paradec.translator.translation import Translation, telling, translation_of
@@ -138,6 +141,25 @@ def test_interactive_reads_a_packed_folder(stock, wanted):
     assert len(wanted) == len(TEXT) and wanted[2].startswith("Ein Hund")
     assert "sentence 1 is empty; its output is empty" in stock.stderr
     assert re.search(r"sentence 6 \(.* takes 1024; its output is empty", stock.stderr)
+
+
+def test_the_hub_and_ensembles_take_a_model_file(packed, wanted):
+    """The languages are those of the folder."""
+    file, names = "model.safetensors", {"tokenizer": "moses", "bpe": "subword_nmt"}
+    names["bpe_codes"] = str(packed / "codes.bpe")
+    hub = TransformerModel.from_pretrained(str(packed), file, str(packed), **names)
+    assert [hub.translate(TEXT[0], beam=1), hub.translate(TEXT[7], decoding="hgj")] == [
+        wanted[0],
+        wanted[7],
+    ]
+    models, task, _ = load_paths([str(packed / file), str(DEMO / "model.pt")], data=str(packed))
+    batch = {"net_input": {"src_tokens": hub.encode(TEXT[0])[None]}}
+    batch["net_input"]["src_lengths"] = torch.tensor([batch["net_input"]["src_tokens"].numel()])
+    both, one = (
+        decoder(task, some, decoding="greedy").decode(batch)[0][0]["tokens"].tolist()
+        for some in (models, models[:1])
+    )
+    assert both == one and len({id(model) for model in models}) == 2
 
 
 @pytest.mark.parametrize(("source", "decoding"), [("file", "gad"), ("standard input", "greedy")])
