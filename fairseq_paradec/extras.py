@@ -27,7 +27,6 @@ EXTRAS: dict[str, str] = {
     "sklearn": "images",
     "ctranslate2": "peers",
     "transformers": "peers",
-    "safetensors": "import",
     "sentencepiece": "import",
     "yaml": "import",
     "sentencex": "text",
