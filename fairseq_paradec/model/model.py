@@ -123,7 +123,7 @@ class Model:
         weights = dict(self.weights)
         if self.marks:
             weights = {n: w for n, w in weights.items() if not n.startswith("encoder.")}
-        elif packed_only:
+        if packed_only:
             weights = {n: w for n, w in weights.items() if not is_map(n, w.shape)}
         digits = self.hash if packed_only else None
         file.write(path, self.architecture, weights | dict(self.marks), digits)

@@ -425,9 +425,11 @@ def test_a_drafter_of_another_base_is_a_line(tmp_path: Path) -> None:
     path = FOLDERS[1] / "assistant.pt"
     assert own.source is not None and own.target is not None
     other = Model(own.architecture, {name: 1.1 * w for name, w in own.weights.items()})
-    Model.read(path, own.source, own.target, own).save(tmp_path / "x")
-    Model.read(tmp_path / "x", own.source, own.target, own)
-    for wrong in (None, base, other):
+    drafter = Model.read(path, own.source, own.target, own)
+    drafter.save(tmp_path / "x")
+    mark = [*Model.read(tmp_path / "x", own.source, own.target, own).marks][-1]
+    nearly = Model(own.architecture, {**own.weights, mark: own.weights[mark] + 1})
+    for wrong in (None, base, other, nearly):
         for given in (path, tmp_path / "x"):
             with pytest.raises(UsageError, match="got weights without their base; allowed: it be"):
                 Model.read(given, own.source, own.target, wrong)
@@ -531,6 +533,8 @@ def test_a_model_file_is_mapped(tmp_path: Path) -> None:
         ([65504.0], "F16"),
         ([65505.0], "F32"),
         ([0.1, 1.0], "F32"),
+        ([1 + 2.0**-8], "F16"),
+        ([1 + 2.0**-20], "F32"),
         ([float("inf"), float("nan")], "BF16"),
         ([float("nan"), 0.1], "F32"),
         ([], "BF16"),
