@@ -15,6 +15,7 @@ from .arrival import uncollected, when_fairseq_is_there
 from .forks import computing
 
 if TYPE_CHECKING:
+    from .batch import Batch, Hooks
     from .config import DecodingConfig
     from .decoding.loop import Drafter, Proposal, Verdict
     from .engine.scorers import Scorer
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Batch",
     "Decoder",
     "DecodingConfig",
     "Drafter",
     "Engine",
+    "Hooks",
     "Method",
     "ParallelDecoder",
     "Proposal",
@@ -51,6 +54,8 @@ __all__ = [
 
 # Public names by module, imported when they are asked for.
 _PUBLIC = {
+    "Batch": "batch",
+    "Hooks": "batch",
     "DecodingConfig": "config",
     "Method": "registry",
     "UsageError": "errors",

@@ -41,7 +41,7 @@ HEADS, ANY = "heads", "any"
 #: Decoded by fairseq's own search; with ``auto``, only for a model without its own method.
 STOCK_DECODINGS = {
     "auto": "the checkpoint's own method; for a plain Transformer fairseq's own beam search",
-    "beam": "fairseq's own search, untouched",
+    "beam": "fairseq's own search, untouched; of a model folder the same by native passes",
 }
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from .batch import Numbers
 from .records import PassRecord
 
 
@@ -21,12 +22,8 @@ class Row:
         scores: the verifier's log-probability of each committed token.
         passes: one record per decoder pass of this row.
         finished: whether the last committed token is ``</s>``.
-        watch: is told the passes so far, after each pass if the method is the loop, and at the end;
-            an error that it raises ends the batch. None: nobody watches.
-        end: is told the row as soon as it is finished, if the method writes row by row, while
-            others are still written. None: nobody waits for it.
-        more: is asked for up to so many sentences that enter the batch where rows have left it, if
-            the method can; the same of all rows. None: none do.
+        on_pass, on_finish, admit: the batch's hooks (see ``batch.py``) for the row, of rows instead
+            of hypotheses and batches; ``admit`` is the same of all rows.
     """
 
     index: int
@@ -38,9 +35,9 @@ class Row:
     scores: list[float] = field(default_factory=list)
     passes: list[PassRecord] = field(default_factory=list)
     finished: bool = False
-    watch: Callable[[Sequence[PassRecord]], None] | None = None
-    end: "Callable[[Row], None] | None" = None
-    more: "Callable[[int], Entering | None] | None" = None
+    on_pass: Callable[[Sequence[PassRecord]], None] | None = None
+    on_finish: "Callable[[Row], None] | None" = None
+    admit: "Callable[[int], Entering | None] | None" = None
 
     @property
     def room(self) -> int:
@@ -52,14 +49,14 @@ class Row:
         return eos in self.prefix[1 : self.limit] and self.prefix[0] != eos
 
     def fresh(self) -> "Row":
-        """Return a row of the sentence as it comes, without given draft, watch, end and more."""
+        """Return a row of the sentence as it comes, without given draft and hooks."""
         return Row(self.index, self.source, self.limit, self.prefix)
 
-    def tell_end(self) -> None:
+    def tell_finish(self) -> None:
         """Tell who waits for the row that it is finished, once."""
-        if self.finished and self.end is not None:
-            end, self.end = self.end, None
-            end(self)
+        if self.finished and self.on_finish is not None:
+            on_finish, self.on_finish = self.on_finish, None
+            on_finish(self)
 
     def commit(self, tokens: list[int], scores: list[float], eos: int) -> None:
         """Append final tokens, up to the first ``</s>``."""
@@ -74,4 +71,4 @@ class Entering(NamedTuple):
     """Sentences that enter a batch while it is decoded."""
 
     rows: list[Row]
-    net_input: dict[str, Any]  # fairseq's, in the same order
+    source: Numbers  # their tokens, B×S, in the same order

@@ -92,7 +92,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
     for name, option in OPTIONS.items():
         text = flag_help(name).replace("%", "%%")
         if name == "decoding":
-            text += " (default: auto_fast; auto for a model that only its own method decodes)"
+            text += (
+                " (default: auto_fast, which measures; self_draft for one --text; auto for a model "
+                "that only its own method decodes)"
+            )
         if option.kind is bool:
             decode(flag(name), action="store_true", help=text)
         else:
@@ -152,7 +155,10 @@ def print_translations(args: argparse.Namespace) -> None:
     total = sum(1 for _ in read_lines(args.files)) if again else None
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
     drafts = None if args.drafts is None else read_lines([args.drafts], "--drafts")
-    texts = translator.stream(lines, drafts=drafts, **given_options(args))
+    options = given_options(args)
+    if len(args.text or ()) == 1:
+        options = translator.of_one_sentence(options)
+    texts = translator.stream(lines, drafts=drafts, **options)
     for text in tqdm(texts, total=total, unit=" lines", disable=hidden):
         print(text)
 

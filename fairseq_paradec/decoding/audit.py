@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch import Batch
 from ..config import DecodingConfig
-from .samples import select_rows
-from .stock_search import as_tensors, beam_search
+from ..engine.torch.encoder import encode_by
+from .stock_search import beam_search, search_batch
 from .ties import TIE_GAP
 
 logger = logging.getLogger(__name__)
@@ -50,20 +51,12 @@ class Audit:
         )
 
     @torch.no_grad()
-    def compare(
-        self,
-        sample: dict[str, Any],
-        hypos: list[list[dict[str, Any]]],
-        prefix_tokens: Any = None,
-        bos_token: int | None = None,
-    ) -> list[dict[str, Any]]:
+    def compare(self, batch: Batch, hypos: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """Decode a batch again with fairseq's search and compare.
 
         Args:
-            sample: the batch that the method decoded.
+            batch: what the method decoded.
             hypos: the method's B lists of hypotheses.
-            prefix_tokens: the prefixes that the method got, or None.
-            bos_token: the decoder's first input, ``</s>`` by default.
 
         Returns:
             B verdicts: ``identical``; for an output that differs, also the first ``position`` that
@@ -74,55 +67,41 @@ class Audit:
         """
         # With max_len_a, fairseq's limit for a row depends on the other rows of its batch, so each
         # row is decoded alone, with its own limit.
-        sample, prefix_tokens = as_tensors(self.models, sample, prefix_tokens)
         size = len(hypos)
         groups = [list(range(size))] if self.max_len_a == 0 else [[b] for b in range(size)]
-        wanted = []
-        for group in groups:
-            part = select_rows(sample, group, self.judge.pad)
-            prefix = None if prefix_tokens is None else prefix_tokens[group]
-            wanted += self._search(part, prefix, bos_token)
-        return self.compare_with(sample, hypos, wanted, bos_token, prefix_tokens)
+        wanted = [hypo for group in groups for hypo in self._search(batch.take(group))]
+        return self.compare_with(batch, hypos, wanted)
 
-    def _search(self, part: dict[str, Any], prefix: Tensor | None, bos_token: int | None) -> Any:
+    def _search(self, part: Batch) -> list[list[dict[str, Any]]]:
         """Decode a part of a batch with fairseq's search."""
-        tokens = part["net_input"]["src_tokens"]
-        own_limit = int(self.max_len_a * tokens.size(1) + self.max_len_b)
+        own_limit = int(self.max_len_a * part.tokens.shape[1] + self.max_len_b)
         self.judge.max_len_b = max(own_limit, self.judge.min_len)
-        return self.judge.generate(self.models, part, prefix_tokens=prefix, bos_token=bos_token)
+        return search_batch(self.judge, self.models, part)
 
     @torch.no_grad()
     def compare_with(
         self,
-        sample: dict[str, Any],
+        batch: Batch,
         hypos: list[list[dict[str, Any]]],
         wanted: list[list[dict[str, Any]]],
-        bos_token: int | None = None,
-        prefix_tokens: Tensor | None = None,
     ) -> list[dict[str, Any]]:
         """Compare with given outputs of fairseq's search; see ``compare``."""
         verdicts = []
         for b, (ours, theirs) in enumerate(zip(hypos, wanted, strict=True)):
-            row = select_rows(sample, [b], self.judge.pad)
+            row = batch.take([b])
             if self.beam > 1:
                 first, second = (
                     [hypo["tokens"].tolist() for hypo in each] for each in (ours, theirs)
                 )
-                prefix = None if prefix_tokens is None else prefix_tokens[[b]]
-                verdicts.append(self._verdict_of_beam(row, first, second, prefix, bos_token))
+                verdicts.append(self._verdict_of_beam(row, first, second))
                 continue
             theirs_first = theirs[0]["tokens"]
             tokens = torch.as_tensor(ours[0]["tokens"]).to(theirs_first)
-            verdicts.append(self._verdict(row, tokens, theirs_first, bos_token))
+            verdicts.append(self._verdict(row, tokens, theirs_first))
         return verdicts
 
     def _verdict_of_beam(
-        self,
-        sample: dict[str, Any],
-        ours: list[list[int]],
-        theirs: list[list[int]],
-        prefix: Tensor | None,
-        bos_token: int | None,
+        self, sentence: Batch, ours: list[list[int]], theirs: list[list[int]]
     ) -> dict[str, Any]:
         """Compare one n-best list, and count it."""
         if self._same(ours == theirs):
@@ -131,15 +110,13 @@ class Audit:
         number = next(i for i, (a, b) in enumerate(pairs) if a != b)
         both = zip_longest(*pairs[number])
         position = next(i for i, (a, b) in enumerate(both) if a != b)
-        gap = self._closest(sample, prefix, bos_token)
-        self._tell(sample, f"hypothesis {number + 1}, token {position}", gap)
+        gap = self._closest(sentence)
+        self._tell(sentence, f"hypothesis {number + 1}, token {position}", gap)
         gap_or_none = gap if math.isfinite(gap) else None
         verdict = {"identical": False, "hypothesis": number, "position": position}
         return verdict | {"gap": gap_or_none, "tie": gap < TIE_GAP}
 
-    def _closest(
-        self, sample: dict[str, Any], prefix: Tensor | None, bos_token: int | None
-    ) -> float:
+    def _closest(self, sentence: Batch) -> float:
         """Search one sentence again; return the smallest gap of a decision of fairseq's search.
 
         A decision separates two candidates: whether an end counts, which hypotheses go on, and how
@@ -160,16 +137,14 @@ class Audit:
 
         self.judge.search.step = watched
         try:
-            (hypos,) = self._search(sample, prefix, bos_token)
+            (hypos,) = self._search(sentence)
         finally:
             del self.judge.search.step
         scores = [float(hypo["score"]) for hypo in hypos]
         gaps += [a - b for a, b in pairwise(scores)]
         return min(gaps)
 
-    def _verdict(
-        self, sample: dict[str, Any], ours: Tensor, theirs: Tensor, bos_token: int | None
-    ) -> dict[str, Any]:
+    def _verdict(self, sentence: Batch, ours: Tensor, theirs: Tensor) -> dict[str, Any]:
         """Compare one output, and count it."""
         if self._same(torch.equal(ours, theirs)):
             return {"identical": True}
@@ -178,9 +153,9 @@ class Audit:
         # If one output is a prefix of the other, it lacks </s>; that is not a tie of tokens.
         gap = math.inf
         if position < common:
-            log_probs = self._next_log_probs(sample, ours[:position], bos_token)
+            log_probs = self._next_log_probs(sentence, ours[:position])
             gap = float((log_probs[theirs[position]] - log_probs[ours[position]]).abs())
-        self._tell(sample, f"token {position}", gap)
+        self._tell(sentence, f"token {position}", gap)
         gap_or_none = gap if math.isfinite(gap) else None
         return {"identical": False, "position": position, "gap": gap_or_none, "tie": gap < TIE_GAP}
 
@@ -191,28 +166,26 @@ class Audit:
             self.identical += 1
         return same
 
-    def _tell(self, sample: dict[str, Any], where: str, gap: float) -> None:
+    def _tell(self, sentence: Batch, where: str, gap: float) -> None:
         """Log that an output differs, and count ties."""
         tie = gap < TIE_GAP
         self.ties += tie
         logger.warning(
             "audit: sentence %s differs from fairseq's --beam %d from %s on (gap %.2e, %s)",
-            sample["id"].tolist()[0] if "id" in sample else "of unknown number",
+            "of unknown number" if sentence.ids is None else sentence.ids[0],
             self.beam,
             where,
             gap,
             "a tie" if tie else "NOT a tie",
         )
 
-    def _next_log_probs(
-        self, sample: dict[str, Any], prefix: Tensor, bos_token: int | None
-    ) -> Tensor:
+    def _next_log_probs(self, sentence: Batch, prefix: Tensor) -> Tensor:
         """Return V log-probabilities of the token after ``prefix``, by fairseq's full forward."""
-        start = self.judge.eos if bos_token is None else bos_token
+        start = self.judge.eos if sentence.start is None else sentence.start
         inputs = torch.cat((prefix.new_tensor([start]), prefix))[None]
         each = []
         for model in self.models:
-            encoder_out = model.encoder.forward_torchscript(sample["net_input"])
+            encoder_out = encode_by(model.encoder, sentence.tokens)
             hidden = model.decoder(inputs, encoder_out=encoder_out)
             output = (hidden[0][:, -1:] / self.judge.temperature, hidden[1])
             each.append(model.get_normalized_probs(output, log_probs=True)[0, -1])

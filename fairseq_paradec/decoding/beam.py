@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ..batch import Numbers
 from ..engine.chunk import ChunkScorer
 from ..engine.masks import Mask
 from ..engine.native.beam import Searched, Searching
@@ -65,7 +66,7 @@ class BeamSearch:
     extend: Callable[[Best, np.ndarray], Extension]
 
     def run(
-        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules
+        self, source: Numbers, rows: Sequence[Row], rules: TokenRules
     ) -> tuple[list[list[Written]], list[int]]:
         """Encode, and extend the beams step by step until each sentence has its hypotheses.
 
@@ -75,7 +76,7 @@ class BeamSearch:
         """
         order, beam = self.results.order, self.beam_size
         z = order.tokens_per_step
-        self.scorer.encode(net_input)
+        self.scorer.encode(source)
         if self._at_once:
             return self._search(rows, rules)
         finished: list[list[Written]] = [[] for _ in rows]

@@ -201,13 +201,13 @@ def draft_and_verify(
                 record.note_given()
             if seen.trees is not None:
                 record.num_nodes = len(seen.trees.nodes[b].tokens)
-            if row.watch is not None:
-                row.watch(row.passes)
+            if row.on_pass is not None:
+                row.on_pass(row.passes)
         paths = _roll_back(scorer, live, seen, accepted)
         drafter.observe(Verdict(choices, accepted, committed, seen.hidden, paths))
         # 5. Finished rows leave the batch.
         for row in live:
-            row.tell_end()
+            row.tell_finish()
         stay = [b for b, row in enumerate(live) if not row.finished]
         if len(stay) < len(live):
             live = [live[b] for b in stay]

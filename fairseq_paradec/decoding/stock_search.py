@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from ..batch import Batch
 from ..errors import nan_error, needs
 from ..extras import named
 
@@ -55,24 +56,20 @@ def count_passes(search: Any, models: Sequence[Any]) -> Any:
     return counted
 
 
-def as_tensors(
-    models: Sequence[Any], sample: dict[str, Any], prefix_tokens: Any
-) -> tuple[dict[str, Any], Any]:
-    """Return a batch and its prefixes as fairseq's search takes them: tensors beside the models.
-
-    Args:
-        models: the models.
-        sample: fairseq's batch, of arrays or tensors.
-        prefix_tokens: B×P, or None.
-    """
+def search_batch(search: Any, models: Sequence[Any], batch: Batch) -> list[list[dict[str, Any]]]:
+    """Decode a batch by fairseq's search: B lists of its hypotheses, best first."""
     import torch
 
     device = next(models[0].parameters()).device
-    net_input = {
-        name: torch.as_tensor(part).to(device) for name, part in sample["net_input"].items()
-    }
-    prefixes = None if prefix_tokens is None else torch.as_tensor(prefix_tokens).to(device)
-    return sample | {"net_input": net_input}, prefixes
+    source, lengths = (torch.from_numpy(part).to(device) for part in (batch.tokens, batch.lengths))
+    found: list[list[dict[str, Any]]] = search.generate(
+        models,
+        {"net_input": {"src_tokens": source, "src_lengths": lengths}},
+        prefix_tokens=None if batch.prefix is None else torch.from_numpy(batch.prefix).to(device),
+        constraints=batch.constraints,
+        bos_token=batch.start,
+    )
+    return found
 
 
 @contextmanager

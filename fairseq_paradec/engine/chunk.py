@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..batch import Numbers
 from ..errors import UsageError, option_error
 from ..model.model import PACKED_ALONE, Model
 from ..token_rules import Best, Positions, Scored
@@ -185,20 +186,20 @@ class ChunkScorer:
         self.gathered += 1
         self.passes.gather()
 
-    def encode(self, net_input: dict[str, Any]) -> None:
+    def encode(self, source: Numbers) -> None:
         """Run the encoder and start an empty cache."""
         self._gather_weights()
         for of_last_batch in ("cache", "encoder_out"):  # never two of them
             self.__dict__.pop(of_last_batch, None)
-        self._start(self.passes.encode(net_input))
+        self._start(self.passes.encode(source))
 
-    def add(self, net_input: dict[str, Any]) -> dict[str, Any]:
+    def add(self, source: Numbers) -> dict[str, Any]:
         """Run the encoder for further sentences, whose rows go behind those of the batch.
 
         ``writes`` says whether it can. At least so many rows must have left. ``encoder_out`` stays
         that of the batch's beginning; that of the sentences is returned.
         """
-        encoder_out: dict[str, Any] = self.passes.encode(net_input)
+        encoder_out: dict[str, Any] = self.passes.encode(source)
         self.add_encoded(encoder_out)
         return encoder_out
 

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..batch import Numbers
 from ..token_rules import Best, Positions, Scored
 from .chunk import PLAIN, ChunkScorer
 from .masks import Mask
@@ -19,7 +20,7 @@ class Scorer(Protocol):
         """Whether passes are native."""
         ...
 
-    def encode(self, net_input: dict[str, Any]) -> None:
+    def encode(self, source: Numbers) -> None:
         """Run the encoder and start an empty cache."""
 
     def step(self, tokens: np.ndarray, mask: Mask = "causal") -> Any:

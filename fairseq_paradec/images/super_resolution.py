@@ -12,9 +12,9 @@ import numpy as np
 from fairseq import utils
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationTask
-from torch import Tensor
 
 from .. import images
+from ..batch import Batch
 from ..config import flag
 from ..errors import UsageError, excludes, option_error
 from ..plugin.tasks import loading
@@ -176,12 +176,12 @@ class ImageSuperResolutionTask(ParallelDecodingMixin, TranslationTask):
             raise excludes("--match-source-len", True, "images, whose outputs are larger")
         return limits
 
-    def problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
+    def problems(self, models: Sequence[Any], batch: Batch) -> list[str | None]:
         """Return for each row why it is no image of the right size, or None."""
         words = self.source_dictionary
         size = self.image_sizes[0]
         problems: list[str | None] = []
-        for row in src_tokens.tolist():
+        for row in batch.tokens.tolist():
             tokens = [token for token in row if token not in (words.pad(), words.eos())]
             others = sum(token < words.nspecial for token in tokens)
             if not tokens:

@@ -18,6 +18,7 @@ no longer pays (``draft_confidence``), and a drafter on the verifier's encoder e
 from collections.abc import Sequence
 from typing import Any
 
+from ..batch import Numbers
 from ..decoding.assistant import AssistantDrafter, TreeAssistant
 from ..decoding.helper import check_shared_encoder, same_encoder
 from ..engine.chunk import ChunkScorer
@@ -41,7 +42,7 @@ class AssistedDecoder(DraftedDecoder):
         return len(models) == 1 and same_encoder(models[0], drafter)
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
+        self, rows: Sequence[Row], source: Numbers, rules: TokenRules
     ) -> AssistantDrafter:
         """Return the drafter for one batch."""
         most, given = self.config.draft_tree, self.drafting(rows, rules)

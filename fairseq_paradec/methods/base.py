@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..batch import Batch, Numbers
 from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch
 from ..decoding.given import GivenDrafter
@@ -68,8 +69,8 @@ class Turns:
         me = threading.get_ident()
         if self._thread == me:
             raise UsageError(
-                "watches, ends, more: a function of these decodes by the decoder that calls it, "
-                "which waits for it; allowed: after the batch, or with other options"
+                "on_pass, on_finish, admit: a function of these decodes by the decoder that calls "
+                "it, which waits for it; allowed: after the batch, or with other options"
             )
         self._lock.acquire()
         self._thread = me
@@ -179,18 +180,18 @@ class Decoder(abc.ABC):
             fields["sampling"] = asdict(self.sampling) | {"temperature": self.config.temperature}
         return fields
 
-    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules) -> Any:
+    def _prepare(self, rows: Sequence[Row], source: Numbers, rules: TokenRules) -> Any:
         """Prepare a batch outside the timer, for ``_decode``; the default returns None."""
         return None
 
     @abc.abstractmethod
     def _decode(
-        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, source: Numbers, rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode and decode one batch.
 
         Args:
-            net_input: fairseq's ``net_input``.
+            source: the sentences' tokens, B×S, padded.
             rows: the sentences; the method writes their tokens, scores and passes.
             rules: fairseq's limits.
             prepared: the result of ``_prepare``.
@@ -215,102 +216,75 @@ class Decoder(abc.ABC):
 
     # ---- one batch -----------------------------------------------------------------------------
 
-    def decode(
-        self,
-        sample: dict[str, Any],
-        prefix_tokens: Any = None,
-        constraints: Any = None,
-        bos_token: int | None = None,
-    ) -> list[list[dict[str, Any]]]:
+    def decode(self, batch: Batch) -> list[list[dict[str, Any]]]:
         """Decode one batch.
-
-        Args:
-            sample: fairseq's batch, with ``net_input``; and with ``drafts``, if there are earlier
-                outputs of its sentences: B lists of tokens, empty ones where there is none. With
-                ``watches``, if somebody watches: B entries as ``Row.watch``. With ``ends``, if
-                somebody waits for single rows: B functions, each of which may be told its row's
-                hypothesis while others are still written, or None. With ``more``, if sentences may
-                enter while it is decoded: a function that gives up to so many, as a batch with
-                ``ends``, by which alone their hypotheses are told; None: none.
-            prefix_tokens: B×P tokens that the outputs begin with, padded at the end.
-            constraints: refused.
-            bos_token: the decoder's first input, ``</s>`` by default.
 
         Returns:
             B lists of hypotheses, as fairseq's, of arrays.
+
+        Raises:
+            UsageError: the batch has constraints.
         """
-        if constraints is not None:
+        if batch.constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
         with computing(), self._turns, of_torch("no_grad"):
-            return self._decode_alone(sample, prefix_tokens, bos_token)
+            return self._decode_alone(batch)
 
     def generate(
         self, models: Sequence[Any], sample: dict[str, Any], **more: Any
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch; what fairseq calls. The models are those of the decoder."""
-        return self.decode(sample, **more)
+        return self.decode(Batch.of_sample(sample, pad=self.pad, **more))
 
-    def _decode_alone(
-        self, sample: dict[str, Any], prefix_tokens: Any, bos_token: int | None
-    ) -> list[list[dict[str, Any]]]:
+    def _decode_alone(self, batch: Batch) -> list[list[dict[str, Any]]]:
         """Decode one batch; see ``decode``."""
-        net_input = sample["net_input"]
-        rows = self._make_rows(net_input, prefix_tokens)
-        for row, given in zip(rows, sample.get("drafts", ()), strict=False):
-            row.given = given
-        for row, watch in zip(rows, sample.get("watches", ()), strict=False):
-            row.watch = watch
-        for row, end in zip(rows, sample.get("ends", ()), strict=False):
-            if end is not None:
-                row.end = partial(self._tell, end)
+        rows, hooks = self._make_rows(batch), batch.hooks
         entered: list[Row] = []
-        if "more" in sample and self.audit is None and self.config.stats_file is None:
+        if hooks.admit is not None and self.audit is None and self.config.stats_file is None:
             for row in rows:
-                row.more = partial(self._enter, sample["more"], entered, rows[0].prefix)
+                row.admit = partial(self._enter, hooks.admit, entered, rows[0].prefix)
         if any(row.given for row in rows):
             refuse_drafts(self, self.config)
-        rules = self._make_rules(prefix_tokens, bos_token)
-        prepared = self._prepare(rows, net_input, rules)
+        rules = self._make_rules(batch)
+        prepared = self._prepare(rows, batch.tokens, rules)
         begin = time.perf_counter()
         with of_torch("inference_mode"):
-            hypos = self._decode(net_input, rows, rules, prepared)
+            hypos = self._decode(batch.tokens, rows, rules, prepared)
         seconds = time.perf_counter() - begin
         self._refuse_nan(rows)
         for row in rows:
-            if row.watch is not None:
-                row.watch(row.passes)
+            if row.on_pass is not None:
+                row.on_pass(row.passes)
         verdicts: Sequence[dict[str, Any] | None] = [None] * len(rows)
         if self.audit is not None:
-            verdicts = self.audit.compare(sample, hypos, prefix_tokens, bos_token)
-        self.reports.add(sample, rows, hypos, seconds, verdicts, self.provenance)
+            verdicts = self.audit.compare(batch, hypos)
+        self.reports.add(batch, rows, hypos, seconds, verdicts, self.provenance)
         self.reports.count(entered)
         return hypos
 
     def _enter(
         self,
-        more: Callable[[int], dict[str, Any] | None],
+        admit: Callable[[int], Batch | None],
         entered: list[Row],
         prefix: list[int],
         count: int,
     ) -> Entering | None:
-        """Make the rows of sentences that enter the batch; see ``Row.more``.
+        """Make the rows of sentences that enter the batch.
 
         Args:
-            more: the batch's; see ``decode``.
+            admit: the batch's hook.
             entered: the rows so far; these are appended.
             prefix: of all rows.
             count: so many sentences, at most.
         """
-        sample = more(count)
-        if sample is None:
+        batch = admit(count)
+        if batch is None:
             return None
-        net_input = sample["net_input"]
-        rows = self._make_rows(net_input, None)
-        for row, end in zip(rows, sample["ends"], strict=True):
+        rows = self._make_rows(batch)
+        for row in rows:
             row.prefix = prefix
-            row.end = partial(self._tell, end)
         entered += rows
-        return Entering(rows, net_input)
+        return Entering(rows, batch.tokens)
 
     def _hypotheses(self, rows: Sequence[Row], rules: TokenRules) -> list[list[dict[str, Any]]]:
         """Make the one hypothesis of each finished row."""
@@ -320,34 +294,40 @@ class Decoder(abc.ABC):
         """Make the hypothesis of a finished row."""
         return hypothesis(row, not self.config.unnormalized, self.config.lenpen)
 
-    def _tell(self, end: Callable[[dict[str, Any]], None], row: Row) -> None:
-        """Tell the hypothesis of a finished row to who waits for it; see ``Row.end``."""
+    def _tell(self, on_finish: Callable[[dict[str, Any]], None], row: Row) -> None:
+        """Tell the hypothesis of a finished row to who waits for it."""
         self._refuse_nan([row])
-        end(self._hypothesis(row))
+        on_finish(self._hypothesis(row))
 
-    def _make_rows(self, net_input: dict[str, Any], prefix_tokens: Any) -> list[Row]:
+    def _make_rows(self, batch: Batch) -> list[Row]:
         """Make the rows of a batch, each with its own length limit."""
-        batch, config = net_input["src_tokens"].tolist(), self.config
-        sources = [[token for token in tokens if token != self.pad] for tokens in batch]
-        prefixes = [[] for _ in sources] if prefix_tokens is None else prefix_tokens.tolist()
-        rows = []
-        for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+        config, hooks, rows = self.config, batch.hooks, []
+        prefixes = [[] for _ in batch.tokens] if batch.prefix is None else batch.prefix.tolist()
+        for index, (tokens, prefix) in enumerate(zip(batch.tokens.tolist(), prefixes, strict=True)):
+            source = [token for token in tokens if token != self.pad]
             wanted = int(config.max_len_a * len(source) + config.max_len_b)
             limit = min(max(wanted, config.min_len), self.max_len - 1)
-            rows.append(Row(index, source, limit, prefix))
+            row = Row(index, source, limit, prefix)
+            if batch.drafts:
+                row.given = list(batch.drafts[index])
+            if hooks.on_pass:
+                row.on_pass = hooks.on_pass[index]
+            if hooks.on_finish and (on_finish := hooks.on_finish[index]) is not None:
+                row.on_finish = partial(self._tell, on_finish)
+            rows.append(row)
         return rows
 
-    def _make_rules(self, prefix_tokens: Any, bos_token: int | None) -> TokenRules:
+    def _make_rules(self, batch: Batch) -> TokenRules:
         """Collect fairseq's limits."""
         return TokenRules(
             pad=self.pad,
             unk=self.unk,
             eos=self.eos,
-            start=self.eos if bos_token is None else bos_token,
+            start=self.eos if batch.start is None else batch.start,
             min_len=self.config.min_len,
             unk_penalty=self.config.unkpen,
             temperature=self.config.temperature,
-            forced_len=0 if prefix_tokens is None else prefix_tokens.shape[1],
+            forced_len=0 if batch.prefix is None else batch.prefix.shape[1],
             suppressed=self.suppressed,
         )
 
@@ -370,20 +350,16 @@ class ParallelDecoder(Decoder):
     pass_by_pass = False
 
     @abc.abstractmethod
-    def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
-    ) -> Drafter:
+    def make_drafter(self, rows: Sequence[Row], source: Numbers, rules: TokenRules) -> Drafter:
         """Return the drafter for one batch; called outside the timer."""
 
     def acceptance(self) -> ExactMatch:
         """Return the rule by which drafted tokens are accepted."""
         return ExactMatch()
 
-    def _prepare(
-        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
-    ) -> Drafter:
+    def _prepare(self, rows: Sequence[Row], source: Numbers, rules: TokenRules) -> Drafter:
         """Make the drafter, with earlier outputs before its drafts if there are any."""
-        drafter = self.make_drafter(rows, net_input, rules)
+        drafter = self.make_drafter(rows, source, rules)
         if any(row.given for row in rows):
             drafter = GivenDrafter(drafter, rows, self.eos)
         return drafter
@@ -395,37 +371,37 @@ class ParallelDecoder(Decoder):
 
     def _decode(
         self,
-        net_input: dict[str, Any],
+        source: Numbers,
         rows: Sequence[Row],
         rules: TokenRules,
         prepared: Drafter,
     ) -> list[list[dict[str, Any]]]:
         """Encode and run the loop."""
-        self._encode(net_input)
+        self._encode(source)
         self._write(rows, rules, prepared)
         return self._hypotheses(rows, rules)
 
     def _write(self, rows: Sequence[Row], rules: TokenRules, drafter: Drafter) -> None:
         """Run the loop, in the native library if it can; the encoder has run."""
         accept, scorer = self.acceptance(), self.scorer
-        watched = self.pass_by_pass or self.record_tokens or any(row.watch for row in rows)
+        watched = self.pass_by_pass or self.record_tokens or any(row.on_pass for row in rows)
         drafting = None
         if accept.known_to_library and self.sampling is None and not watched:
             drafting = native_form(drafter)
         if isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection) and drafting:
-            return native_drafts(scorer, drafting, rows, rules, self._encode_more)
+            return native_drafts(scorer, drafting, rows, rules, self._encode_entering)
         draft_and_verify(
             self.scorer, rows, drafter, accept, rules, self.record_tokens, self.sampling
         )
 
-    def _encode(self, net_input: dict[str, Any]) -> None:
+    def _encode(self, source: Numbers) -> None:
         """Run the encoder."""
-        self.scorer.encode(net_input)
+        self.scorer.encode(source)
 
-    def _encode_more(self, net_input: dict[str, Any]) -> None:
+    def _encode_entering(self, source: Numbers) -> None:
         """Run the encoder for sentences that enter the batch."""
         assert isinstance(self.scorer, ChunkScorer)
-        self.scorer.add(net_input)
+        self.scorer.add(source)
 
 
 def check_lengths(config: DecodingConfig, max_len: int) -> None:

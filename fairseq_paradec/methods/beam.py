@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..batch import Numbers
 from ..decoding.beam import BeamSearch, Extension
 from ..decoding.beam_output import Results
 from ..engine.scorers import Scorer, build_scorer
@@ -38,7 +39,7 @@ class BeamDecoder(Decoder):
         """Extend the beams by one step; see BeamSearch.extend."""
 
     def _decode(
-        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, source: Numbers, rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode, search, and reorder the outputs to natural order."""
         if rules.forced_len > 0 and not self.order.keeps_prefix:
@@ -64,7 +65,7 @@ class BeamDecoder(Decoder):
             min(count, len(self.words)),
             self.extend,
         )
-        finished, passes = search.run(net_input, rows, rules)
+        finished, passes = search.run(source, rows, rules)
         if not all(finished):
             raise nan_error("--path", self.models)
         return results.fill(rows, finished, passes, self.beam_size)

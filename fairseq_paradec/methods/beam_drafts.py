@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..batch import Numbers
 from ..config import DecodingConfig
 from ..decoding.beam import Extension, hypotheses_of
 from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
@@ -54,15 +55,15 @@ class BeamAssistedDecoder(AssistedDecoder):
         given = config.is_given("block_size")
         self.depths = None if given else Depths(name)
 
-    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules) -> Any:
+    def _prepare(self, rows: Sequence[Row], source: Numbers, rules: TokenRules) -> Any:
         """Move the drafter to the model's device."""
         self.block_sizes(rows)
 
     def _decode(
-        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, source: Numbers, rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode and search."""
-        depth = self._encode_for(net_input, rows, rules)
+        depth = self._encode_for(source, rows, rules)
         order, config = TargetOrder(), self.config
         results = Results(
             order, self.eos, not config.unnormalized, config.lenpen, None, self.record_tokens
@@ -77,7 +78,7 @@ class BeamAssistedDecoder(AssistedDecoder):
             row.passes = _records(of_row, best, self.eos, self.record_tokens)
         return hypos
 
-    def _encode_for(self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules) -> int:
+    def _encode_for(self, source: Numbers, rows: Sequence[Row], rules: TokenRules) -> int:
         """Encode, and return the depth of the drafts; 0: the plain search is to run, natively.
 
         The depth is chosen by cost where the search is native.
@@ -86,10 +87,10 @@ class BeamAssistedDecoder(AssistedDecoder):
         if depths is not None and depths.knows(count) and not self.record_tokens:
             depth = depths.choose(count)
             if depth == 0:  # a drafter with an encoder of its own has nothing to encode
-                self.scorer.encode(net_input)
+                self.scorer.encode(source)
                 if self._is_native():
                     return 0
-        self._encode(net_input)
+        self._encode(source)
         if depths is None or not self._is_native(rules):
             return self.config.block_size
         if not depths.knows(count):

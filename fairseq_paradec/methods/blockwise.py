@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from ..batch import Numbers
 from ..config import DecodingConfig
 from ..decoding.acceptance import AtLeast, Distance, ExactMatch, TopKMargin, numbers_of
 from ..decoding.drafting import BlockSizes, StateDrafter
@@ -126,9 +127,7 @@ class BlockwiseDecoder(ParallelDecoder):
             rule = AtLeast(rule, self.config.min_block - 1, self.pad)
         return rule
 
-    def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
-    ) -> HeadsDrafter:
+    def make_drafter(self, rows: Sequence[Row], source: Numbers, rules: TokenRules) -> HeadsDrafter:
         """Return the drafter for one batch."""
         assert isinstance(self.scorer, ChunkScorer)  # the task refuses ensembles
         move_to(self.models, self.heads)

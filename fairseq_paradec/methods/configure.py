@@ -17,6 +17,7 @@ from ..config import (
 from ..errors import UsageError, excludes, name_error, needs, option_error
 from ..records import is_report
 from ..registry import DECODINGS, METHODS, STOCK_DECODINGS, own_decoding, readers
+from .stock import OTHER_SEARCH
 
 #: Flags that ``--decoding auto`` passes to the checkpoint's own method.
 FLAGS_OF_AUTO = ("block_size", *COMMON_FLAGS)
@@ -105,6 +106,21 @@ def for_models(config: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
         check_auto({name: given.get(name) for name in FLAGS_OF_AUTO})
         return config
     return _checked(given | {"decoding": own})
+
+
+def native_search(config: DecodingConfig) -> DecodingConfig | None:
+    """Return the search of this package whose tokens and scores are those of fairseq's own.
+
+    Args:
+        config: with ``beam``, or with ``auto`` of a model that has no method of its own.
+
+    Returns:
+        Of ``multiword_beam``; None: the search has rules that fairseq's alone has.
+    """
+    if any(getattr(config, name) != ALL[name].default for name in OTHER_SEARCH):
+        return None
+    given = {name: getattr(config, name) for name in ALL if config.is_given(name)}
+    return _checked(given | {"decoding": "multiword_beam"})
 
 
 def as_trained(config: DecodingConfig, drafts: Any) -> DecodingConfig:

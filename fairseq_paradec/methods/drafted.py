@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..batch import Numbers
 from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch, TopKMargin
 from ..decoding.drafting import BlockSizes
@@ -72,22 +73,22 @@ class DraftedDecoder(ParallelDecoder):
         name = f"drafts of {id(self.drafter)} in {self.draft_engine.dtype}"
         self.draft_scorer = self._one_of(scorers, name, self.draft_scorer)
 
-    def _encode_more(self, net_input: dict[str, Any]) -> None:
+    def _encode_entering(self, source: Numbers) -> None:
         """Run the encoders for sentences that enter the batch; see ``_encode``."""
         assert isinstance(self.scorer, ChunkScorer)
-        encoder_out = self.scorer.add(net_input)
+        encoder_out = self.scorer.add(source)
         if self.draft_scorer.joined:
             return
         if self.on_verifiers_encoder:
             self.draft_scorer.add_encoded(encoder_out)
         else:
-            self.draft_scorer.add(net_input)
+            self.draft_scorer.add(source)
 
-    def _encode(self, net_input: dict[str, Any]) -> None:
+    def _encode(self, source: Numbers) -> None:
         """Run the encoder, and the drafter's encoder if it has its own."""
-        self.scorer.encode(net_input)
+        self.scorer.encode(source)
         if self.on_verifiers_encoder:
             assert isinstance(self.scorer, ChunkScorer)  # no ensemble
             self.draft_scorer.start(self.scorer.encoder_out)
         else:
-            self.draft_scorer.encode(net_input)
+            self.draft_scorer.encode(source)

@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..batch import Batch, Numbers
 from ..decoding.hypotheses import empty_hypothesis
-from ..decoding.samples import select_rows
 from ..errors import option_error
 
 logger = logging.getLogger(__name__)
@@ -16,18 +17,18 @@ logger = logging.getLogger(__name__)
 Hypotheses = list[list[dict[str, Any]]]
 
 
-def problems_of(tokens: np.ndarray, longest: int, sources: Any) -> list[str | None]:
+def problems_of(batch: Batch, longest: int, sources: Any) -> list[str | None]:
     """Return for each sentence why it cannot be translated, or None.
 
     Args:
-        tokens: B×S, padded.
+        batch: the sentences.
         longest: the tokens that models take, with ``</s>``.
         sources: the source dictionary.
     """
-    pad, eos = sources.pad(), sources.eos()
+    eos = sources.eos()
     problems: list[str | None] = []
-    for row in tokens.tolist():
-        sentence = [token for token in row if token != pad]
+    for row in batch.tokens.tolist():
+        sentence = [token for token in row if token != batch.pad]
         if all(token == eos for token in sentence):
             problems.append("is empty")
         elif len(sentence) > longest:
@@ -39,26 +40,22 @@ def problems_of(tokens: np.ndarray, longest: int, sources: Any) -> list[str | No
 
 
 def decode_each(
-    decode: Callable[..., Hypotheses],
-    sample: dict[str, Any],
+    decode: Callable[[Batch], Hypotheses],
+    batch: Batch,
     problems: Sequence[str | None],
     models: Sequence[Any],
     words: Any,
-    prefix_tokens: np.ndarray | None = None,
-    constraints: Any = None,
 ) -> Hypotheses:
     """Decode a batch; a sentence that has a problem gets an empty output and a warning.
 
     Outputs begin with the model's first token, if it has one, and with the prefix.
 
     Args:
-        decode: decodes sample, prefixes and constraints; see Decoder.decode.
-        sample: fairseq's batch, of arrays or tensors; see Decoder.decode.
+        decode: decodes a batch; see Decoder.decode.
+        batch: the sentences.
         problems: for each sentence why it cannot be translated, or None.
         models: one model, or several as an ensemble.
         words: the target dictionary.
-        prefix_tokens: B×P tokens that the outputs begin with, padded at the end.
-        constraints: fairseq's, B×C.
 
     Returns:
         B lists of hypotheses; the empty ones have a ``problem``.
@@ -68,25 +65,19 @@ def decode_each(
     """
     first = first_token(models, words)
     if first is not None:
-        prefix_tokens = _prefix_from(first, len(problems), prefix_tokens)
-        if "drafts" in sample:
-            sample = sample | {"drafts": [_draft_from(first, draft) for draft in sample["drafts"]]}
-    ids = sample["id"].tolist() if "id" in sample else [None] * len(problems)
-    for sample_id, problem in zip(ids, problems, strict=True):
+        prefix = _prefix_from(first, len(batch), batch.prefix)
+        drafts = [_draft_from(first, draft) for draft in batch.drafts]
+        batch = replace(batch, prefix=prefix, drafts=drafts)
+    for number, problem in zip(batch.numbers, problems, strict=True):
         if problem is not None:
-            name = "a sentence" if sample_id is None else f"sentence {sample_id}"
+            name = "a sentence" if number is None else f"sentence {number}"
             logger.warning("%s %s; its output is empty", name, problem)
     good = [b for b, problem in enumerate(problems) if problem is None]
     if len(good) == len(problems):
-        return decode(sample, prefix_tokens, constraints)
+        return decode(batch)
     hypos = [[empty_hypothesis(words.eos()) | {"problem": problem}] for problem in problems]
     if good:
-        decoded = decode(
-            select_rows(sample, good, words.pad()),
-            None if prefix_tokens is None else prefix_tokens[good],
-            None if constraints is None else constraints[good],
-        )
-        for b, hypo in zip(good, decoded, strict=True):
+        for b, hypo in zip(good, decode(batch.take(good)), strict=True):
             hypos[b] = hypo
     return hypos
 
@@ -110,14 +101,14 @@ def first_token(models: Sequence[Any], words: Any) -> int | None:
     return token
 
 
-def _prefix_from(token: int, count: int, prefix_tokens: np.ndarray | None) -> np.ndarray:
+def _prefix_from(token: int, count: int, prefix: Numbers | None) -> Numbers:
     """Put a token before prefixes, B×P, that do not all begin with it; ``count`` is B."""
     first = np.full((count, 1), token, np.int64)
-    if prefix_tokens is None:
+    if prefix is None:
         return first
-    if (prefix_tokens[:, :1] == first).all():
-        return prefix_tokens
-    return np.concatenate((first, prefix_tokens), axis=1)
+    if (prefix[:, :1] == first).all():
+        return prefix
+    return np.concatenate((first, prefix), axis=1)
 
 
 def _draft_from(token: int, draft: Sequence[int]) -> list[int]:

@@ -18,6 +18,7 @@ trained on the verifier's own encoder, whose output then serves both.
 from collections.abc import Sequence
 from typing import Any
 
+from ..batch import Numbers
 from ..config import DecodingConfig
 from ..decoding.drafting import ModelDrafter
 from ..decoding.helper import check_block_size, check_shared_encoder, warn_long_block
@@ -87,9 +88,7 @@ class GadDecoder(DraftedDecoder):
             check_shared_encoder(models, drafter, self.config.drafter_path)
         return bool(drafter.shares_encoder)
 
-    def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
-    ) -> BlockDrafter:
+    def make_drafter(self, rows: Sequence[Row], source: Numbers, rules: TokenRules) -> BlockDrafter:
         """Return the drafter for one batch."""
         return BlockDrafter(
             self.draft_scorer,

@@ -1,8 +1,8 @@
 """Greedy search, one token per pass: the baseline of the other methods, on the same scorer."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from ..batch import Numbers
 from ..decoding.acceptance import ExactMatch
 from ..decoding.loop import Drafter, Proposal, Verifier, draft_and_verify, no_draft
 from ..engine.native.drafts import NativeDrafting
@@ -35,7 +35,7 @@ class GreedyDecoder(ParallelDecoder):
     """``--decoding greedy``: fairseq's ``--beam 1`` on this package's scorer."""
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
+        self, rows: Sequence[Row], source: Numbers, rules: TokenRules
     ) -> GreedyDrafter:
         """Return a drafter that drafts no tokens."""
         return GreedyDrafter()

@@ -23,6 +23,7 @@ Beyond the paper: ``--jacobi-stop prefix`` commits tokens as soon as they are fi
 from collections.abc import Sequence
 from typing import Any
 
+from ..batch import Numbers
 from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch, Unchanged
 from ..decoding.drafting import BlockSizes
@@ -96,7 +97,7 @@ class JacobiDrafter(Drafter):
         )
         oracle = config.jacobi_length == "oracle"
         if oracle:
-            return NativeDrafting(how, length=lambda row: self.lengths[row.index], takes_more=False)
+            return NativeDrafting(how, length=lambda row: self.lengths[row.index], admits=False)
         return NativeDrafting(how, length=lambda row: first_length(row) if doubling else 0)
 
     def observe(self, verdict: Verdict) -> None:
@@ -147,11 +148,11 @@ class JacobiDecoder(ParallelDecoder):
         return Unchanged() if self.config.jacobi_stop == "unchanged" else ExactMatch()
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
+        self, rows: Sequence[Row], source: Numbers, rules: TokenRules
     ) -> JacobiDrafter:
         """Return the drafter; for ``--jacobi-length oracle`` greedy search runs first."""
         lengths = list(map(first_length, rows))
         if self.config.jacobi_length == "oracle":
-            self._encode(net_input)
+            self._encode(source)
             lengths = greedy_lengths(self.scorer, rows, rules)
         return JacobiDrafter(self.config, rules, lengths)

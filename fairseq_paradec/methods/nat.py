@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..batch import Numbers
 from ..config import DecodingConfig
 from ..decoding.acceptance import Unverified
 from ..decoding.helper import check_block_size, warn_long_block
@@ -63,11 +64,11 @@ class NatDecoder(Decoder):
         return BlockScorer(models[0], self.engine)
 
     def _decode(
-        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, source: Numbers, rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode and run the loop with the block model as drafter and scorer."""
         assert isinstance(self.scorer, BlockScorer)  # see make_scorer
-        self.scorer.encode(net_input)
+        self.scorer.encode(source)
         filler = BlockFiller(self.scorer, self.config.block_size)
         draft_and_verify(filler, rows, filler, Unverified(), rules, self.record_tokens)
         return self._hypotheses(rows, rules)

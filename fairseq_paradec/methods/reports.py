@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..batch import Batch
 from ..config import DecodingConfig
 from ..output import FAILED, complain, last_words
 from ..records import Record, open_report, write
@@ -74,7 +75,7 @@ class Reports:
 
     def add(
         self,
-        sample: dict[str, Any],
+        batch: Batch,
         rows: Sequence[Row],
         hypos: list[list[dict[str, Any]]],
         seconds: float,
@@ -93,13 +94,12 @@ class Reports:
         self._open()
         if not any(self._files.values()):
             return
-        ids = sample["id"].tolist() if "id" in sample else [None] * len(rows)
         decoded_by = provenance()
-        for row, hypo, verdict, sample_id in zip(rows, hypos, verdicts, ids, strict=True):
+        for row, hypo, verdict, number in zip(rows, hypos, verdicts, batch.numbers, strict=True):
             record = self._record(row, hypo[0], verdict) | decoded_by
             if row.given:
                 record["given"] = [p.given for p in row.passes]
-            record |= {"id": sample_id, "batch_size": len(rows), "batch_seconds": seconds}
+            record |= {"id": number, "batch_size": len(rows), "batch_seconds": seconds}
             if self._files.get("stats"):
                 self._write("stats", record)
             if self._files.get("trace"):

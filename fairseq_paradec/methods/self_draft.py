@@ -17,6 +17,7 @@ Nothing is trained.
 from collections.abc import Sequence
 from typing import Any
 
+from ..batch import Numbers
 from ..config import DecodingConfig
 from ..decoding.assistant import AssistantDrafter
 from ..decoding.loop import Proposal, Verdict
@@ -47,16 +48,16 @@ class SelfDraftDecoder(AssistedDecoder):
             )
 
     def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
+        self, rows: Sequence[Row], source: Numbers, rules: TokenRules
     ) -> AssistantDrafter:
         """Return the drafter for one batch."""
         return SelfDrafter(*self.drafting(rows, rules))
 
-    def _encode(self, net_input: dict[str, Any]) -> None:
+    def _encode(self, source: Numbers) -> None:
         """Run the encoder; drafts for an ensemble have one of their own."""
         if not self.on_verifiers_encoder:
-            return super()._encode(net_input)
-        self.scorer.encode(net_input)
+            return super()._encode(source)
+        self.scorer.encode(source)
         self.draft_scorer.join(self.scorer)
 
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from ..batch import Batch, Numbers
 from ..config import ALL, DecodingConfig
 from ..decoding.provenance import FAIRSEQ, provenance
-from ..decoding.stock_search import as_tensors, count_passes, errors_named, search_of_flags
+from ..decoding.stock_search import count_passes, errors_named, search_batch, search_of_flags
 from ..engine.settings import Engine
 from ..errors import option_error
 from ..forks import computing
@@ -73,26 +74,13 @@ class StockDecoder:
             allowed = f"what leaves {width} source tokens --min-len {config.min_len} tokens or more"
             raise option_error("--max-len-a", given, allowed)
 
-    def decode(
-        self,
-        sample: dict[str, Any],
-        prefix_tokens: Any = None,
-        constraints: Any = None,
-        bos_token: int | None = None,
-    ) -> list[list[dict[str, Any]]]:
+    def decode(self, batch: Batch) -> list[list[dict[str, Any]]]:
         """Decode one batch; see Decoder. ``steps`` of a hypothesis are the batch's passes."""
-        self._check_limit(sample["net_input"]["src_tokens"].shape[1])
-        sample, prefixes = as_tensors(self.models, sample, prefix_tokens)
-        named = errors_named(self.search, self.models, constraints)
+        self._check_limit(batch.tokens.shape[1])
+        named = errors_named(self.search, self.models, batch.constraints)
         with computing(), self._turns, named:  # it keeps its count, and the batch's lengths
             self._counted.passes = 0
-            outputs: list[list[dict[str, Any]]] = self.search.generate(
-                self.models,
-                sample,
-                prefix_tokens=prefixes,
-                constraints=constraints,
-                bos_token=bos_token,
-            )
+            outputs = search_batch(self.search, self.models, batch)
             passes = self._counted.passes
         for hypos in outputs:
             for hypo in hypos:
@@ -104,17 +92,15 @@ class StockDecoder:
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
         """Share nothing."""
 
-    def _prepare(self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules) -> Any:
+    def _prepare(self, rows: Sequence[Row], source: Numbers, rules: TokenRules) -> Any:
         """Return None; the search needs no preparation."""
 
     def _decode(
-        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, source: Numbers, rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Search; each row gets the best hypothesis, and one pass per token."""
-        prefix = None
-        if rules.forced_len > 0:
-            prefix = np.array([row.prefix for row in rows])
-        outputs = self.decode({"net_input": net_input}, prefix, bos_token=rules.start)
+        prefix = np.array([row.prefix for row in rows]) if rules.forced_len > 0 else None
+        outputs = self.decode(Batch(source, prefix=prefix, start=rules.start, pad=rules.pad))
         for row, hypos in zip(rows, outputs, strict=True):
             row.tokens = hypos[0]["tokens"].tolist()
             row.scores = hypos[0]["positional_scores"].tolist()

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from ..threads import num_threads, set_threads
-from ..translator.translation import End, Translation, Watch
+from ..translator.translation import OnFinish, OnPass, Translation
 from ..translator.translator import Translator
 from .fleet import Fleet
 from .settings import ServerSettings
@@ -91,7 +91,7 @@ class Job(NamedTuple):
     text: str
     way: DecodingWay
     draft: str
-    watch: Watch | None
+    watch: OnPass | None
     future: Future[Done]
 
 
@@ -155,7 +155,7 @@ class Full(Exception):
 
 
 class Left(Exception):
-    """A Watch raises this where nobody waits for the passes any more."""
+    """A watch raises this where nobody waits for the passes any more."""
 
 
 class Scheduler:
@@ -206,7 +206,7 @@ class Scheduler:
         way: DecodingWay,
         sentences: Sequence[str],
         drafts: Sequence[str] | None = None,
-        watches: Sequence[Watch | None] | None = None,
+        watches: Sequence[OnPass | None] | None = None,
     ) -> list[Future[Done]]:
         """Let sentences wait.
 
@@ -351,14 +351,14 @@ class Scheduler:
                 buffer_size=size,
                 drafts=[job.draft for job in batch] if way.drafted else None,
                 others=way.others,
-                watches=[job.watch for job in batch] if way.traced else None,
-                ends=[partial(answer, job, begin) for job in batch] if size > 1 else None,
-                more=partial(self._more, batch, size) if size > 1 and not way.drafted else None,
+                on_pass=[job.watch for job in batch] if way.traced else None,
+                on_finish=[partial(answer, job, begin) for job in batch] if size > 1 else None,
+                admit=partial(self._more, batch, size) if size > 1 and not way.drafted else None,
                 **more,
             )
         )
 
-    def _more(self, batch: list[Job], size: int, count: int) -> list[tuple[str, End]]:
+    def _more(self, batch: list[Job], size: int, count: int) -> list[tuple[str, OnFinish]]:
         """Return sentences that enter a batch.
 
         None do where a new batch would be far larger or smaller than this one, or it is old.

@@ -1,48 +1,35 @@
 """Sentences of like length side by side, as fairseq-interactive puts them together."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..batch import Batch
 from ..model.dictionary import PAD
 
-Numbers = npt.NDArray[np.int64]
 
-
-class Batch(NamedTuple):
-    """Sentences that are decoded together, the longest first."""
-
-    ids: Numbers  # B, the place of each among the sentences
-    tokens: Numbers  # B×S, padded on the left
-
-    @property
-    def lengths(self) -> Numbers:
-        """Tokens of each sentence, without padding: B."""
-        return (self.tokens != PAD).sum(1)
-
-
-def collate(sentences: Sequence[Sequence[int]], places: Sequence[int]) -> Batch:
-    """Put some sentences side by side.
+def collate(sentences: Sequence[Sequence[int]], places: Sequence[int]) -> tuple[list[int], Batch]:
+    """Put some sentences side by side, the longest first, padded on the left.
 
     Args:
         sentences: tokens of each.
         places: the places of those that are taken.
+
+    Returns:
+        The places in the batch's order, and the batch.
     """
     tokens = np.full((len(places), max(len(sentences[i]) for i in places)), PAD, np.int64)
     for row, place in zip(tokens, places, strict=True):
         sentence = sentences[place]
         row[len(row) - len(sentence) :] = sentence
-    batch = Batch(np.array(places, np.int64), tokens)
-    order = np.argsort(-batch.lengths, kind="stable")
-    return Batch(batch.ids[order], tokens[order])
+    order = np.argsort(-(tokens != PAD).sum(1), kind="stable")
+    return [places[row] for row in order], Batch(tokens[order])
 
 
 def by_length(
     sentences: Sequence[Sequence[int]], batch_size: int, max_tokens: int, longest: int
-) -> Iterator[Batch]:
-    """Yield batches of like length, short sentences first.
+) -> Iterator[tuple[list[int], Batch]]:
+    """Yield batches of like length, short sentences first; see ``collate``.
 
     Args:
         sentences: tokens of each.

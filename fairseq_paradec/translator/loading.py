@@ -11,7 +11,7 @@ from ..engine.native.packing import offer, why_not
 from ..engine.native.stack import FORMS
 from ..errors import UsageError, option_error
 from ..extras import is_installed
-from ..methods.configure import for_models
+from ..methods.configure import for_models, native_search
 from ..model.dictionary import Dictionary
 from ..model.model import Model
 from ..model_facts import is_heads
@@ -115,21 +115,31 @@ class CoreModels:
             self.drafters[path] = self._read(path, self.model)
         return self.drafters[path]
 
-    def decodes(self, config: DecodingConfig) -> bool:
-        """Return whether a decoder needs nothing of torch and fairseq: passes are native.
+    def config_of(self, config: DecodingConfig) -> DecodingConfig | None:
+        """Return by what the core decodes; None: it needs torch or fairseq.
 
-        Of weights that are packed alone all decoders are built, and refused, by the core.
+        Of weights that are packed alone the core builds, or refuses, every decoder.
         """
-        if self.model.is_packed_only:
-            return True
-        own = for_models(config, [self.model])
-        if own.decoding in STOCK_DECODINGS or own.audit or own.sampling or own.engine == "torch":
-            return False
+        own = self._native(config)
+        return config if own is None and self.model.is_packed_only else own
+
+    def _native(self, config: DecodingConfig) -> DecodingConfig | None:
+        """Return by what native passes decode; None: there is more to do.
+
+        ``--decoding beam`` is fairseq's search by native passes, unless it has rules of its own.
+        """
+        own: DecodingConfig | None = for_models(config, [self.model])
+        if config.audit or config.engine == "torch":
+            return None
+        if own is not None and own.decoding in STOCK_DECODINGS:
+            own = native_search(own)
+        if own is None or own.sampling:
+            return None
         if own.latency_budget_ms is not None:  # fairseq's search is a candidate
-            return False
+            return None
         if not {own.engine_dtype or "fp32", own.drafter_dtype or "fp32"} <= FORMS.keys():
-            return False
-        return own.drafter_path is None or self._drafts(own)
+            return None
+        return own if own.drafter_path is None or self._drafts(own) else None
 
     def _drafts(self, config: DecodingConfig) -> bool:
         """Return whether the drafter is one that the method takes."""

@@ -31,11 +31,11 @@ class Translation(NamedTuple):
 
 
 #: Is told the passes of a sentence, each as it is done, as a trace has them.
-Watch = Callable[[Pass], None]
+OnPass = Callable[[Pass], None]
 #: Is told what became of a sentence.
-End = Callable[[Translation], None]
+OnFinish = Callable[[Translation], None]
 #: Gives up to so many further sentences, each with who is told what became of it.
-More = Callable[[int], Sequence[tuple[str, End]]]
+Admit = Callable[[int], Sequence[tuple[str, OnFinish]]]
 
 
 class Line(NamedTuple):
@@ -43,8 +43,8 @@ class Line(NamedTuple):
 
     text: str
     draft: list[int] | None
-    watch: Watch | None
-    end: End | None
+    on_pass: OnPass | None
+    on_finish: OnFinish | None
 
 
 def translation_of(
@@ -80,17 +80,17 @@ def translation_of(
 
 
 def telling(
-    watch: Watch | None, words: Callable[[int], str]
+    on_pass: OnPass | None, words: Callable[[int], str]
 ) -> Callable[[Sequence[PassRecord]], None] | None:
-    """Return the ``Row.watch`` of a Watch, by a dictionary's words: it tells each pass once."""
-    if watch is None:
+    """Return a batch's hook of an OnPass, by a dictionary's words: it tells each pass once."""
+    if on_pass is None:
         return None
     told = 0
 
     def tell(passes: Sequence[PassRecord]) -> None:
         nonlocal told
         for record in passes[told:]:
-            watch(record.as_json(words))
+            on_pass(record.as_json(words))
         told = len(passes)
 
     return tell

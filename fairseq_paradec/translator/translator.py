@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..batch import Batch, Hooks
 from ..config import ALL, LARGEST
-from ..decoding.samples import select_rows
 from ..errors import UsageError, option_error, refuse_unknown
 from ..forks import computing
 from ..methods.base import Context, refuse_drafts
@@ -18,17 +19,17 @@ from ..methods.build import build_decoder
 from ..methods.configure import configure
 from ..methods.each_sentence import Hypotheses, decode_each, problems_of
 from ..methods.stock import StockDecoder
-from ..model.dictionary import PAD, Dictionary
+from ..model.dictionary import Dictionary
 from ..registry import METHODS, check_models
 from ..utf8 import bare
 from . import model_folder
-from .batches import Batch, by_length, collate
+from .batches import by_length, collate
 from .documents import Document, Text
 from .loading import Modules, read_core
 from .markup import parse
 from .model_folder import ModelFolder
 from .text_processing import TextProcessing
-from .translation import End, Line, More, Translation, Watch, telling, translation_of
+from .translation import Admit, Line, OnFinish, OnPass, Translation, telling, translation_of
 
 #: Sentences and source tokens in a batch, and lines that are sorted by length together.
 BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
@@ -125,9 +126,9 @@ class Translator:
         buffer_size: int = BUFFER_SIZE,
         drafts: Iterable[str] | None = None,
         others: int = 0,
-        watches: Sequence[Watch | None] | None = None,
-        ends: Sequence[End] | None = None,
-        more: More | None = None,
+        on_pass: Sequence[OnPass | None] | None = None,
+        on_finish: Sequence[OnFinish] | None = None,
+        admit: Admit | None = None,
         **options: Any,
     ) -> Iterator[Translation]:
         """Return what becomes of the lines, in their order, each as soon as those before are there.
@@ -142,19 +143,19 @@ class Translator:
             drafts: for each line an earlier translation of it, or of one that is nearly the same;
                 an empty text: there is none. They change passes, and no output.
             others: so many of the next best outputs of a beam search are returned, too.
-            watches: for each line who is told its passes; the decoder then keeps what a trace
+            on_pass: for each line who is told its passes; the decoder then keeps what a trace
                 needs, which takes time. None: nobody is.
-            ends: for each line who is told what became of it, if that is known before the other
-                lines of its batch are; not every decoder tells. None: nobody is.
-            more: is asked for sentences that enter the batch where others have left it, if the
-                lines are one batch; greedy search by native passes asks. They are told as ``ends``
-                are, and not yielded. None: none enter.
+            on_finish: for each line who is told what became of it, if that is known before the
+                other lines of its batch are; not every decoder tells. None: nobody is.
+            admit: is asked for sentences that enter the batch where others have left it, if the
+                lines are one batch; native passes ask. They are told as ``on_finish`` is, and not
+                yielded. None: none enter.
             options: the plugin's and fairseq's flags of generation, by their names. ``decoding``
                 is ``auto_fast`` unless given, or the method of a model that has one of its own.
 
         Raises:
             UsageError: an option is wrong, a line or a draft is no text, there are more or fewer
-                drafts than lines, or fewer watches or ends, or the decoder takes no drafts or
+                drafts than lines, or fewer hooks, or the decoder takes no drafts or
                 tells no passes.
         """
         sizes = {"batch_size": batch_size, "max_tokens": max_tokens, "buffer_size": buffer_size}
@@ -165,14 +166,14 @@ class Translator:
             raise option_error("others", others, "a whole number from 0 up")
         _check_list("translate()", lines, "a list of sentences")
         _check_list("--drafts", () if drafts is None else drafts, "a list of texts")
-        for name, some in (("watches", watches), ("ends", ends)):
+        for name, some in (("on_pass", on_pass), ("on_finish", on_finish)):
             if some is not None and not isinstance(some, Sequence):
                 raise option_error(name, some, "a list, with one for each line of text")
-        generator = self.generator(options, watches is not None)
+        generator = self.generator(options, on_pass is not None)
         if drafts is not None:
             refuse_drafts(generator, generator.config)
-        translate = partial(self._window, generator, batch_size, max_tokens, others, more)
-        return self._windows(translate, iter(lines), buffer_size, drafts, watches, ends)
+        translate = partial(self._window, generator, batch_size, max_tokens, others, admit)
+        return self._windows(translate, iter(lines), buffer_size, drafts, on_pass, on_finish)
 
     def _windows(
         self,
@@ -180,8 +181,8 @@ class Translator:
         left: Iterator[str],
         buffer_size: int,
         drafts: Iterable[str] | None,
-        watches: Sequence[Watch | None] | None,
-        ends: Sequence[End] | None,
+        on_pass: Sequence[OnPass | None] | None,
+        on_finish: Sequence[OnFinish] | None,
     ) -> Iterator[Translation]:
         """Yield what becomes of the lines, by windows; see ``results``, which has checked the rest.
 
@@ -190,17 +191,17 @@ class Translator:
             left: the lines.
             buffer_size: lines of a window.
             drafts: for each line.
-            watches: for each line.
-            ends: for each line.
+            on_pass: for each line.
+            on_finish: for each line.
         """
-        told_of, first = {"watches": watches, "ends": ends}, 0
+        hooks, first = {"on_pass": on_pass, "on_finish": on_finish}, 0
         earlier = None if drafts is None else iter(drafts)
         while texts := list(islice(left, buffer_size)):
             for text in texts:
                 if not isinstance(text, str):
                     raise option_error("translate()", text, "a list of sentences")
             last = first + len(texts)
-            for name, some in told_of.items():
+            for name, some in hooks.items():
                 if some is not None and len(some) < last:
                     raise option_error(name, f"{len(some)}", "one for each line of text")
             nothing = [None] * len(texts)
@@ -208,8 +209,8 @@ class Translator:
                 Line,
                 texts,
                 nothing if earlier is None else self._drafts(earlier, len(texts), first),
-                nothing if watches is None else watches[first:last],
-                nothing if ends is None else ends[first:last],
+                nothing if on_pass is None else on_pass[first:last],
+                nothing if on_finish is None else on_finish[first:last],
             )
             yield from translate(list(window), first)
             first = last
@@ -281,8 +282,9 @@ class Translator:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
             context = Context(self.targets, self.sources)
-            if self._core is not None and self._core.decodes(config):
-                built = build_decoder([self._core.model], config, context, self._core.load)
+            native = None if self._core is None else self._core.config_of(config)
+            if self._core is not None and native is not None:
+                built = build_decoder([self._core.model], native, context, self._core.load)
             else:
                 built = build_decoder(self.models, config, context, self.task.drafters.load)
             if traced and isinstance(built, StockDecoder):
@@ -292,6 +294,17 @@ class Translator:
                 )
             self._generators[key] = built
         return self._generators[key]
+
+    def of_one_sentence(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of ``results`` for one sentence, on which nothing can be measured.
+
+        Where ``auto_fast`` would choose, and native passes decode: ``self_draft``.
+        """
+        given = {**self.folder.settings, **options}
+        chosen = {"decoding", "engine", "engine_dtype", *METHODS["auto_fast"].reads} - {"beam"}
+        if self._core is None or not chosen.isdisjoint(given):
+            return options
+        return options | {"decoding": self.usual("self_draft")}
 
     def usual(self, decoding: str) -> str:
         """Return a decoding, or ``auto`` for a model that only its own method decodes."""
@@ -324,7 +337,7 @@ class Translator:
         batch_size: int,
         max_tokens: int,
         others: int,
-        more: More | None,
+        admit: Admit | None,
         lines: Sequence[Line],
         first: int,
     ) -> Iterator[Translation]:
@@ -337,23 +350,20 @@ class Translator:
         batches = by_length(sentences, batch_size, max_tokens, self._longest)
         while len(results) < len(lines):
             with computing():
-                together = next(batches)
-                places = [numbers[i] for i in together.ids.tolist()]
-                batch = _sample(together)
-                batch["id"] = np.array(places) + first
-                here = [lines[place] for place in places]
-                if any(line.draft is not None for line in here):
-                    batch["drafts"] = [line.draft for line in here]
-                if any(line.watch is not None for line in here):
-                    batch["watches"] = [telling(line.watch, words) for line in here]
+                taken, batch = next(batches)
+                places = [numbers[i] for i in taken]
+                here, alone = [lines[place] for place in places], len(places) == len(lines)
                 early: dict[int, Translation] = {}
-                if any(line.end is not None for line in here):
-                    batch["ends"] = [
-                        partial(self._end, early, place, line)
+                hooks = Hooks(
+                    on_pass=[telling(line.on_pass, words) for line in here],
+                    on_finish=[
+                        None if line.on_finish is None else partial(self._tell, early, place, line)
                         for place, line in zip(places, here, strict=True)
-                    ]
-                if more is not None and len(places) == len(lines):
-                    batch["more"] = partial(self._more, more)
+                    ],
+                    admit=partial(self._admit, admit) if admit and alone else None,
+                )
+                drafts = [line.draft or [] for line in here]
+                batch = replace(batch, ids=np.array(places) + first, drafts=drafts, hooks=hooks)
                 hypos = self.decode(generator, batch)
                 results |= early
                 results |= {
@@ -370,14 +380,10 @@ class Translator:
         """Return the tokens of a line, with ``</s>``."""
         return self.sources.encode_line(self.encode(line))
 
-    def decode(self, generator: Any, sample: dict[str, Any]) -> Hypotheses:
-        """Decode a batch of arrays by one of ``generator``'s; see ``methods/each_sentence.py``."""
-        problems = self._problems(sample)
-        return decode_each(generator.decode, sample, problems, self._known, self.targets)
-
-    def _problems(self, sample: dict[str, Any]) -> list[str | None]:
-        """Return for each sentence of a batch why it cannot be translated, or None."""
-        return problems_of(sample["net_input"]["src_tokens"], self._longest, self.sources)
+    def decode(self, generator: Any, batch: Batch) -> Hypotheses:
+        """Decode a batch by one of ``generator``'s; see ``methods/each_sentence.py``."""
+        problems = problems_of(batch, self._longest, self.sources)
+        return decode_each(generator.decode, batch, problems, self._known, self.targets)
 
     def encode(self, line: str) -> str:
         """Return the symbols of a line, with spaces between them."""
@@ -390,42 +396,37 @@ class Translator:
         """
         return self.processing.encode_output(line)
 
-    def _end(
+    def _tell(
         self, early: dict[int, Translation], place: int, line: Line, hypo: dict[str, Any]
     ) -> None:
         """Tell what became of the line at a place, and keep it; see ``results``."""
         early[place] = translation_of([hypo], self._plain, line.draft)
-        if line.end is not None:
-            line.end(early[place])
+        if line.on_finish is not None:
+            line.on_finish(early[place])
 
-    def _more(self, more: More, count: int) -> dict[str, Any] | None:
+    def _admit(self, admit: Admit, count: int) -> Batch | None:
         """Return a batch of sentences that enter another one; None: there are none."""
-        told = more(count)
-        if not told:
+        entering = admit(count)
+        if not entering:
             return None
-        together = collate([self._tokens(line) for line, _ in told], range(len(told)))
-        batch = _sample(together)
-        ends = [told[place][1] for place in together.ids.tolist()]
-        batch["ends"] = [partial(self._tell, end) for end in ends]
-        problems = self._problems(batch)
-        good = [b for b, problem in enumerate(problems) if problem is None]
-        for end, problem in zip(ends, problems, strict=True):
+        sentences = [self._tokens(line) for line, _ in entering]
+        order, batch = collate(sentences, range(len(entering)))
+        told = [entering[place][1] for place in order]
+        problems = problems_of(batch, self._longest, self.sources)
+        for on_finish, problem in zip(told, problems, strict=True):
             if problem is not None:
-                end(Translation("", None, problem))
-        return select_rows(batch, good, PAD) if good else None
+                on_finish(Translation("", None, problem))
+        hooks = Hooks(on_finish=[partial(self._tell_entered, on_finish) for on_finish in told])
+        good = [b for b, problem in enumerate(problems) if problem is None]
+        return replace(batch, hooks=hooks).take(good) if good else None
 
-    def _tell(self, end: End, hypo: dict[str, Any]) -> None:
-        """Tell what became of a line."""
-        end(translation_of([hypo], self._plain))
+    def _tell_entered(self, on_finish: OnFinish, hypo: dict[str, Any]) -> None:
+        """Tell what became of a line that entered."""
+        on_finish(translation_of([hypo], self._plain))
 
     def _plain(self, hypo: dict[str, Any]) -> str:
         """Return a hypothesis as plain text."""
         return self.processing.decode(self.targets.string(hypo["tokens"].tolist()))
-
-
-def _sample(batch: Batch) -> dict[str, Any]:
-    """Return a batch as decoders take it."""
-    return {"net_input": {"src_tokens": batch.tokens, "src_lengths": batch.lengths}}
 
 
 def _check_list(name: str, given: Any, allowed: str) -> None:

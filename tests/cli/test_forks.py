@@ -338,12 +338,12 @@ def end(translation):
         assert os.waitpid(child, 0)[1] == 0
         problems.append(json.loads(os.read(read, 100))[1])
 
-found = model.results(TEXT, ends=[end] * 4, decoding="greedy", engine=engine)
+found = model.results(TEXT, on_finish=[end] * 4, decoding="greedy", engine=engine)
 report([one.text for one in found], parent[2], problems)
 """
     (found, wanted, problems), _ = run(code, "native")
     assert found == wanted
-    assert problems[0].startswith("watches, ends, more: a function of these decodes by the decoder")
+    assert problems[0].startswith("on_pass, on_finish, admit: a function of these decodes")
     assert problems[1:] == [2]
 
 

@@ -17,6 +17,7 @@ from support.commands import ROOT
 from support.exact import scored
 from support.trace_records import read
 
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.provenance import weights_hash
 from fairseq_paradec.decoding.trace import PassDetails
@@ -280,7 +281,8 @@ def test_audit_judges_by_the_same_limits(members, caplog):
 
     hypos = generator.generate(models, sample, prefix_tokens=prefix, bos_token=5)
     audit = Audit(models, task.target_dictionary, **limits.stock())
-    assert all(v["identical"] for v in audit.compare(sample, hypos, prefix, 5))
+    given = Batch.of_sample(sample, prefix, bos_token=5)
+    assert all(v["identical"] for v in audit.compare(given, hypos))
     found = [hypo["tokens"].tolist() for (hypo,) in hypos]
     assert [tokens[0] for tokens in found] == [7, 8, 11]
     # Without any of them, outputs differ: the agreement above is no accident.
@@ -289,7 +291,7 @@ def test_audit_judges_by_the_same_limits(members, caplog):
     right = found[0][position]
     assert right != unk
     hypos[0][0]["tokens"][position] = unk
-    verdict, *others = audit.compare(sample, hypos, prefix, 5)
+    verdict, *others = audit.compare(given, hypos)
     assert all(v["identical"] for v in others) and "NOT a tie" in caplog.text
     assert "5 of 6 sentences identical" in audit.closing_line()
     assert "1 beyond ties" in audit.closing_line()
@@ -338,7 +340,7 @@ def test_audit_knows_a_tie(nudge, tie):
     tokens = tokens_of()
     tokens[position] = twin if int(tokens[position]) == token else token
     audit = Audit([model], task.target_dictionary, max_len_b=16)
-    (verdict,) = audit.compare(sample, hypos[-1])
+    (verdict,) = audit.compare(Batch.of_sample(sample), hypos[-1])
     assert verdict["tie"] == tie == audit.ties
     assert verdict["gap"] < (1e-6 if tie else 1)
 

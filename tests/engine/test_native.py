@@ -167,7 +167,7 @@ def test_passes_are_torchs(variant: str) -> None:
         sample = batch(task, lengths)
         torch.manual_seed(1)
         for scorer in scorers:
-            scorer.encode(sample["net_input"])
+            scorer.encode(sample["net_input"]["src_tokens"].numpy())
         for turn, width in enumerate((4, 1, 3, 70, 6)):
             tokens = torch.randint(4, 30, (len(lengths), width))
             cached = scorers[0].cache.lengths
@@ -196,20 +196,20 @@ def test_a_token_does_not_depend_on_its_chunk(form: str) -> None:
     sample = batch(task, [7])
     torch.manual_seed(1)
     tokens = torch.randint(4, 30, (1, 23))
-    scorer.encode(sample["net_input"])
+    scorer.encode(sample["net_input"]["src_tokens"].numpy())
     whole = scorer.log_probs(scorer.step(tokens))
     for sizes in ([1] * 23, [2, 9, 1, 11], [10, 13]):
-        scorer.encode(sample["net_input"])
+        scorer.encode(sample["net_input"]["src_tokens"].numpy())
         parts, start = [], 0
         for size in sizes:
             parts.append(scorer.log_probs(scorer.step(tokens[:, start : start + size])))
             start += size
             scorer.keep([start])
         assert torch.equal(torch.cat(parts, dim=1), whole)
-    many = batch(task, [7, 4, 9])["net_input"]
-    source = sample["net_input"]["src_tokens"][0]
-    many["src_tokens"][0] = 1
-    many["src_tokens"][0, -len(source) :] = source
+    many = batch(task, [7, 4, 9])["net_input"]["src_tokens"].numpy()
+    source = sample["net_input"]["src_tokens"][0].numpy()
+    many[0] = 1
+    many[0, -len(source) :] = source
     scorer.encode(many)
     beside = scorer.log_probs(scorer.step(tokens.expand(3, -1)))
     assert torch.equal(beside[:1], whole)
@@ -226,7 +226,7 @@ def test_random_chunks_of_many_tokens() -> None:
         rows = [1, 65, 2, 17][turn % 4]
         sample = batch(task, [drawn.randint(1, 12) for _ in range(rows)], seed=turn)
         for scorer in scorers:
-            scorer.encode(sample["net_input"])
+            scorer.encode(sample["net_input"]["src_tokens"].numpy())
         wanted = drawn.choice([5, 40, 300 if rows < 3 else 60])
         rules = TokenRules(1, 3, 2, 2, 3, 0.5, 1.1, 0, (5, 6))
         written = [0] * rows
@@ -261,7 +261,7 @@ def test_a_source_may_hold_pad(variant: str) -> None:
     tokens, scores = torch.randint(4, 30, (3, 5)), []
     for engine in (Engine(), NATIVE):
         scorer = ChunkScorer(model, engine)
-        scorer.encode(given)
+        scorer.encode(given["src_tokens"].numpy())
         scores.append(scorer.log_probs(scorer.step(tokens)))
     torch.testing.assert_close(scores[1], scores[0], atol=5e-4, rtol=0)
 
@@ -344,9 +344,9 @@ def test_what_is_not_known_is_named() -> None:
         ("output_dim", torch.float32, "its embeddings or outputs are projected"),
         ("default", torch.float64, "its weights are not in fp32"),
     ):
-        model, net_input = model_of(variant).to(dtype), batch(task_for(variant), [3])["net_input"]
+        model, sample = model_of(variant).to(dtype), batch(task_for(variant), [3])
         with pytest.raises(UsageError, match=f"^--engine: got 'native'; allowed: torch .*{reason}"):
-            ChunkScorer(model, NATIVE).encode(net_input)
+            ChunkScorer(model, NATIVE).encode(sample["net_input"]["src_tokens"].numpy())
 
 
 @pytest.fixture

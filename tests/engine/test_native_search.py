@@ -22,6 +22,7 @@ from support.builders import (
 )
 from support.multiword import MODELS, RAGGED, assert_same, settled_twin, twin
 
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.decoding.beam import BeamSearch
 from fairseq_paradec.engine import slots
 from fairseq_paradec.engine.chunk import ChunkScorer
@@ -124,10 +125,10 @@ def test_words_outside_the_vocabulary_are_refused() -> None:
     task = tiny_task()
     model, sample = model_of(task), batch(task, [3])
     scorer = ChunkScorer(model, Engine(kind="native"))  # the first input would have no vector
-    scorer.encode(sample["net_input"])
+    scorer.encode(sample["net_input"]["src_tokens"].numpy())
     generator = task.build_generator([model], argparse.Namespace(decoding="greedy", beam=1))
-    rows = generator._make_rows(sample["net_input"], None)
-    rules = generator._make_rules(None, None)
+    given = Batch.of_sample(sample)
+    rows, rules = generator._make_rows(given), generator._make_rules(given)
     for start in (-1, 10**6):
         with pytest.raises(IndexError, match="not in the model's vocabulary"):
             scorer.search(rules.at(rows), Searching([start], 2, 3))

@@ -234,6 +234,7 @@ def test_starts_are_measured(tmp_path):
     assert list(times)[:3] == ["import torch", "import fairseq_paradec", "paradec --help"]
     light = times["paradec --help"], times["import fairseq_paradec"]
     assert max(light) < times["fairseq_paradec.load"] < times["import torch"]
+    assert list(times)[-1] == "the same by CTranslate2, greedy, float32"
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def scorer_of(variant="default", lengths=(7,), **engine):
     model.make_generation_fast_()
     scorer = ChunkScorer(model, Engine(**engine))
     with torch.inference_mode():
-        scorer.encode(batch(task, lengths)["net_input"])
+        scorer.encode(batch(task, lengths)["net_input"]["src_tokens"].numpy())
         scorer.step(torch.full((len(lengths), 12), 5))
         scorer.keep([4] * len(lengths))
     return scorer

@@ -17,6 +17,7 @@ from fairseq_paradec.cli.main import main
 #: Files that a file of the way asks for something small, or tells: a setting that is checked, a
 #: fact of a row, a count.
 BESIDES = {
+    "batch.py": "sentences that are decoded together",
     "decoding/acceptance.py": "how many tokens of a draft are right",
     "decoding/drafting.py": "the length of the next block",
     "decoding/helper.py": "a drafter on the verifier's device",

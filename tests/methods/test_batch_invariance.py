@@ -16,7 +16,7 @@ from support.commands import DEMO
 import fairseq_paradec
 from fairseq_paradec.engine.native import cache
 from fairseq_paradec.model.model import Model
-from fairseq_paradec.translator.translation import End, Translation
+from fairseq_paradec.translator.translation import OnFinish, Translation
 
 SENTENCES = (DEMO / "raw" / "demo.en").read_text(encoding="utf-8").splitlines()[:14]
 SENTENCES += ["It costs 18.10 euros.", "18,10", "A dog.", "A dog.", "Two men sit, and a man sits."]
@@ -67,7 +67,7 @@ def entering(dtype: str, seed: int) -> list[tuple[int, tuple[str, float | None]]
     def end(line: int, one: Translation) -> None:
         found.append((line, (one.text, one.score)))
 
-    def more(most: int) -> list[tuple[str, End]]:
+    def more(most: int) -> list[tuple[str, OnFinish]]:
         lines = [left.pop() for _ in range(chance.randint(0, min(most, len(left))))]
         return [(SENTENCES[line], partial(end, line)) for line in lines]
 
@@ -75,7 +75,7 @@ def entering(dtype: str, seed: int) -> list[tuple[int, tuple[str, float | None]]
     ends = [partial(end, line) for line in first]
     options: dict[str, Any] = {"decoding": "greedy", "engine_dtype": dtype, "engine": "native"}
     texts = [SENTENCES[line] for line in first]
-    assert len([*model().results(texts, ends=ends, more=more, **options)]) == len(first)
+    assert len([*model().results(texts, on_finish=ends, admit=more, **options)]) == len(first)
     assert len(found) > len(first)
     return found
 

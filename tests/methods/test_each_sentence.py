@@ -8,6 +8,7 @@ import pytest
 from support.commands import DEMO
 
 import fairseq_paradec
+from fairseq_paradec.batch import Batch, Hooks
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.each_sentence import decode_each, problems_of
 from fairseq_paradec.model.dictionary import EOS, PAD, UNK, Dictionary
@@ -21,13 +22,13 @@ class Echo:
     """A decoder: each output is the prefix, the draft and the source; it keeps its batches."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[Any, ...]] = []
+        self.batches: list[Batch] = []
 
-    def decode(self, sample: dict[str, Any], prefixes: Any, constraints: Any) -> Any:
-        self.batches.append((sample, prefixes, constraints))
-        sources = sample["net_input"]["src_tokens"].tolist()
-        drafts = sample.get("drafts") or [[] for _ in sources]
-        starts = [[] for _ in sources] if prefixes is None else prefixes.tolist()
+    def decode(self, batch: Batch) -> Any:
+        self.batches.append(batch)
+        sources = batch.tokens.tolist()
+        drafts = batch.drafts or [[] for _ in sources]
+        starts = [[] for _ in sources] if batch.prefix is None else batch.prefix.tolist()
         return [
             [{"tokens": np.array([*start, *draft, *source])}]
             for start, draft, source in zip(starts, drafts, sources, strict=True)
@@ -37,37 +38,38 @@ class Echo:
 def decoded(first: str | None = None, problems: Any = (None,) * 4, **more: Any) -> Any:
     """What becomes of the batch by a model with this first token: outputs, and the decoder."""
     echo, model = Echo(), SimpleNamespace(first_target_token=first)
-    sample = {"id": np.arange(4) + 10, "net_input": {"src_tokens": TOKENS}}
-    sample |= {"drafts": more.pop("drafts")} if "drafts" in more else {}
-    hypos = decode_each(echo.decode, sample, problems, [model], WORDS, **more)
+    batch = Batch(TOKENS, np.arange(4) + 10, **more)
+    hypos = decode_each(echo.decode, batch, problems, [model], WORDS)
     return [hypo["tokens"].tolist() for (hypo,) in hypos], hypos, echo.batches
 
 
 def test_a_problem_is_named():
-    problems = problems_of(TOKENS, 3, WORDS)
+    problems = problems_of(Batch(TOKENS), 3, WORDS)
     assert problems == [
         None,
         "is empty",
         "(a b c </s> ...) has 4 tokens, and the model takes 3",
         None,
     ]
-    assert problems_of(TOKENS, 4, WORDS) == [None, "is empty", None, None]
+    assert problems_of(Batch(TOKENS), 4, WORDS) == [None, "is empty", None, None]
 
 
 def test_a_sentence_with_a_problem_is_not_decoded(caplog):
-    """What belongs to the others goes with them: prefixes, constraints, drafts, numbers."""
-    rows = np.arange(4)[:, None] + 4
+    """What belongs to the others goes with them: prefixes, constraints, drafts, numbers, hooks."""
+    rows, hooks = np.arange(4)[:, None] + 4, [print, repr, str, len]
     outputs, hypos, batches = decoded(
-        problems=problems_of(TOKENS, 3, WORDS),
-        prefix_tokens=rows,
+        problems=problems_of(Batch(TOKENS), 3, WORDS),
+        prefix=rows,
         constraints=rows + 1,
         drafts=[[A], [], [B], [C]],
+        hooks=Hooks(on_pass=hooks, on_finish=hooks[::-1]),
     )
-    ((sample, prefixes, constraints),) = batches
-    assert prefixes.tolist() == [[4], [7]] and constraints.tolist() == [[5], [8]]
-    assert sample["id"].tolist() == [10, 13] and sample["drafts"] == [[A], [C]]
+    (batch,) = batches
+    assert batch.prefix.tolist() == [[4], [7]] and batch.constraints.tolist() == [[5], [8]]
+    assert batch.numbers == [10, 13] and batch.drafts == [[A], [C]]
+    assert batch.hooks == Hooks(on_pass=[print, len], on_finish=[len, print])
     assert outputs == [[4, A, PAD, A, EOS], [EOS], [EOS], [7, C, B, C, EOS]]
-    assert [hypo.get("problem") for (hypo,) in hypos] == problems_of(TOKENS, 3, WORDS)
+    assert [hypo.get("problem") for (hypo,) in hypos] == problems_of(Batch(TOKENS), 3, WORDS)
     assert [record.getMessage() for record in caplog.records] == [
         "sentence 11 is empty; its output is empty",
         "sentence 12 (a b c </s> ...) has 4 tokens, and the model takes 3; its output is empty",
@@ -81,20 +83,22 @@ def test_nothing_is_decoded_where_every_sentence_has_a_problem():
 
 def test_outputs_and_drafts_begin_with_the_models_first_token():
     """A prefix or draft that begins with it stays; an empty draft is none."""
-    _, _, ((sample, prefixes, _),) = decoded("b", drafts=[[A], [], [B, A], [C]])
-    assert prefixes.tolist() == [[B]] * 4
-    assert sample["drafts"] == [[B, A], [], [B, A], [B, C]]
+    _, _, (batch,) = decoded("b", drafts=[[A], [], [B, A], [C]])
+    assert batch.prefix.tolist() == [[B]] * 4
+    assert batch.drafts == [[B, A], [], [B, A], [B, C]]
     for own, wanted in (([B, A], [B, A]), ([A, B], [B, A, B])):
-        _, _, ((_, prefixes, _),) = decoded("b", prefix_tokens=np.array([own] * 4))
-        assert prefixes.tolist() == [wanted] * 4
+        _, _, (batch,) = decoded("b", prefix=np.array([own] * 4))
+        assert batch.prefix.tolist() == [wanted] * 4
     some = np.array([[B], [B], [A], [B]])
-    assert decoded("b", prefix_tokens=some)[2][0][1].tolist() == [[B, B], [B, B], [B, A], [B, B]]
+    assert decoded("b", prefix=some)[2][0].prefix.tolist() == [[B, B], [B, B], [B, A], [B, B]]
     assert WORDS.index("x") == UNK
     with pytest.raises(UsageError, match="--path: got 'a model whose outputs begin with x'"):
         decoded("x")
 
 
-@pytest.mark.parametrize("options", [{"decoding": "beam", "beam": 1}, {"audit": True}])
+@pytest.mark.parametrize(
+    "options", [{"decoding": "beam", "beam": 1, "no_repeat_ngram_size": 9}, {"audit": True}]
+)
 def test_fairseqs_search_takes_arrays(options: dict[str, Any]):
     """By itself and as the judge of the audit; the decoder's dictionaries are the core's."""
     translator = fairseq_paradec.load(DEMO)

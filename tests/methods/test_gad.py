@@ -55,7 +55,7 @@ def test_blocks_are_those_of_the_twin(attention: str, kind: str) -> None:
     scorer, live, size = BlockScorer(model), [0, 1, 2, 3], 4
     masks = [None] * (size if kind == "sizes" else 6)  # the first 4 of its block
     with torch.inference_mode():
-        scorer.encode(sample["net_input"])
+        scorer.encode(sample["net_input"]["src_tokens"].numpy())
         for lengths, stay in GROWTH:
             prefixes = [words[b][:n] for b, n in zip(live, lengths, strict=True)]
             got = scorer.log_probs(scorer.fill(prefixes, size))

@@ -222,7 +222,7 @@ def test_there_is_a_draft_for_each_line(tmp_path, capsys):
     for said, drafts in wrong.items():
         with pytest.raises(UsageError, match="--drafts: .*" + said):
             translator.translate(TEXT, drafts=drafts, decoding="greedy")
-    for name, wrong in {"watches": 3, "ends": [None] * 3}.items():
+    for name, wrong in {"on_pass": 3, "on_finish": [None] * 3}.items():
         with pytest.raises(UsageError, match=f"{name}: got .*; allowed: .*one for each line"):
             list(translator.results(TEXT, decoding="greedy", **{name: wrong}))
     words = ["translate", "--model", str(DEMO), "--text", "a", "--drafts"]

@@ -42,7 +42,7 @@ def scorer_of(kind: str) -> tuple[Any, Any]:
 
 def plain(scorer: Any, sample: Any, rows: list[int], lines: list[list[int]]) -> torch.Tensor:
     """Log-probabilities behind each line, of these rows of a batch, by one causal pass: B×V."""
-    scorer.encode(sample["net_input"])
+    scorer.encode(sample["net_input"]["src_tokens"].numpy())
     scorer.reorder(rows)
     tokens = torch.tensor([line + [5] * (max(map(len, lines)) - len(line)) for line in lines])
     scores = scorer.log_probs(scorer.step(tokens))
@@ -98,7 +98,7 @@ def test_a_node_is_as_on_its_path(kind: str) -> None:
     lines: list[list[int]] = [[], [2, 7, 8, 9], [2, 5]]
     rows = list(range(len(lines)))
     sample = batch(task, [9, 4, 6][: len(rows)])
-    scorer.encode(sample["net_input"])
+    scorer.encode(sample["net_input"]["src_tokens"].numpy())
     scorer.step(torch.tensor([line + [4] * (4 - len(line)) for line in lines]))
     scorer.keep(list(map(len, lines)))
     for _ in range(3):
@@ -137,7 +137,7 @@ def test_choices_at_a_trees_positions(kind: str, count: int) -> None:
     short = 20 if kind == "shortlist" else None
     task, scorer = scorer_of("native" if short else kind)
     torch.manual_seed(count)
-    scorer.encode(batch(task, [9, 4, 6])["net_input"])
+    scorer.encode(batch(task, [9, 4, 6])["net_input"]["src_tokens"].numpy())
     hidden = scorer.step(torch.randint(4, 30, (3, 24)))
     starts, depths = [0, 3, 6], torch.randint(0, 9, (3, 24), dtype=torch.int32).numpy()
     depths[2, 0] = 8

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -16,6 +17,7 @@ from support.commands import ROOT
 from support.foreign import save_marian, saved
 
 from fairseq_paradec import load
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli.main import main
 from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.plugin.tasks import loading
@@ -45,6 +47,7 @@ import json, sys
 sys.modules["torch"] = sys.modules["fairseq"] = None
 from pathlib import Path
 import numpy as np
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.methods.base import Context
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure
@@ -64,7 +67,7 @@ for name, (decoding, helper, flags) in runs.items():
         flags["drafter_path"] = helper
     config = configure(decoding=decoding, engine="native", **flags)
     decoder = build_decoder([model], config, Context(words[1], words[0], drafter))
-    hypos = decoder.decode({"net_input": {"src_tokens": np.array(sources)}})
+    hypos = decoder.decode(Batch(np.array(sources)))
     outputs[name] = [[(h["tokens"].tolist(), float(h["score"])) for h in row] for row in hypos]
 print(json.dumps(outputs))
 """
@@ -88,7 +91,7 @@ def test_tokens_and_scores_are_those_with_torch(sources: list[list[int]]) -> Non
     pairs = {
         name: loading.load(str(DEMO), str(DEMO / name)) for name in ("model.pt", "ibdecoder.pt")
     }
-    batch = {"net_input": {"src_tokens": torch.tensor(sources)}}
+    batch = Batch(np.array(sources))
     for name, (decoding, helper, flags) in RUNS.items():
         models, task = pairs["ibdecoder.pt" if name == "ibdecoder" else "model.pt"]
         more = {} if helper is None else {"drafter_path": str(DEMO / helper)}
@@ -125,7 +128,7 @@ def test_translate_needs_neither(options: list[str]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--decoding", "beam", "--beam", "2"],
+        ["--decoding", "beam", "--beam", "2", "--match-source-len"],
         ["--decoding", "greedy", "--audit"],
         ["--device", "cuda"],
         ["--decoding", "greedy", "--engine", "torch"],

@@ -105,7 +105,7 @@ def test_a_first_head_that_is_learned_is_p1(variant: str, layer: str) -> None:
     scores, heads = model(**net_input)[0], model(**net_input, heads=range(4))
     every = heads.hidden @ heads.projection.T
     scorer = ChunkScorer(model)
-    scorer.encode(net_input)
+    scorer.encode(net_input["src_tokens"].numpy())
     chunk = scorer.log_probs(scorer.step(net_input["prev_output_tokens"]))
     for b, (source, target) in enumerate(rows_of(sample)):
         width, want = len(target), twin.logits_of(model, source, [2, *target[:-1]])

@@ -23,6 +23,7 @@ from support.commands import DEMO, PLUGIN, run_python, succeed
 from support.side_by_side import Composer
 
 import fairseq_paradec
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.config import ALL, OPTIONS, SEARCH_OPTIONS
@@ -296,7 +297,7 @@ OF_PRINTING = {"nbest", "print_alignment", "retain_iter_history"}
 def written(models: list[Any], sample: Any, **chosen: Any) -> list[tuple[list[int], float]]:
     """Tokens and score of each hypothesis."""
     torch.manual_seed(1)
-    found = build_decoder(models, configure(**chosen)).decode(sample)
+    found = build_decoder(models, configure(**chosen)).decode(Batch.of_sample(sample))
     return [
         (one["tokens"].tolist(), round(float(one["score"]), 3)) for hypos in found for one in hypos
     ]

@@ -19,6 +19,7 @@ from support.builders import (
 from support.commands import ROOT
 
 from fairseq_paradec import config as options
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.config import (
     ALL,
     ENGINE_FLAGS,
@@ -408,7 +409,7 @@ def test_a_decoder_is_built_of_models_and_a_config_alone():
     task, model = built("share_all")
     sample = batch(task, [7, 4])
     for chosen in (configure(decoding="hgj", max_len_b=9), configure(beam=2, max_len_b=9)):
-        ours = build_decoder([model], chosen).decode(sample)
+        ours = build_decoder([model], chosen).decode(Batch.of_sample(sample))
         wanted = task.inference_step(task.build_decoder([model], chosen), [model], sample)
         for one, other in zip(ours, wanted, strict=True):
             assert one[0]["tokens"].tolist() == other[0]["tokens"].tolist()

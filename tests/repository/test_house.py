@@ -14,6 +14,7 @@ from support.commands import PLUGIN, ROOT
 #: What lies below all rooms; a module of it may import the others of the ground.
 GROUND = {
     "arrival",
+    "batch",
     "config",
     "deferred",
     "errors",

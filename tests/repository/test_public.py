@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from reference.greedy import stock_greedy
@@ -24,6 +24,7 @@ from fairseq_paradec import (
     records,
     registry,
 )
+from fairseq_paradec.batch import Batch
 
 
 @pytest.mark.parametrize("name", fairseq_paradec.__all__)
@@ -44,7 +45,7 @@ def test_models_and_options_make_a_decoder() -> None:
     sample = batch(task, (3, 7, 5))
     config = configure(decoding="pgj", block_size=3, max_len_b=20)
     assert isinstance(config, DecodingConfig)
-    hypos = build_decoder([model], config).decode(sample)
+    hypos = build_decoder([model], config).decode(Batch.of_sample(sample))
     wanted = stock_greedy(task, [model], sample, max_len_b=20)
     assert [h[0]["tokens"].tolist() for h in hypos] == [w["tokens"].tolist() for w in wanted]
 
@@ -65,9 +66,7 @@ class Again(Drafter):
 class AgainDecoder(ParallelDecoder):
     """``--decoding again``."""
 
-    def make_drafter(
-        self, rows: Sequence[Row], net_input: dict[str, Any], rules: TokenRules
-    ) -> Drafter:
+    def make_drafter(self, rows: Sequence[Row], source: np.ndarray, rules: TokenRules) -> Drafter:
         return Again()
 
 
@@ -86,7 +85,7 @@ def test_a_method_of_ones_own_decodes_as_greedy_search(again: Method) -> None:
     model = tiny_model(task, "default")
     sample = batch(task, (3, 7, 5))
     decoder = build_decoder([model], configure(decoding="again", max_len_b=20))
-    tokens = [hypos[0]["tokens"].tolist() for hypos in decoder.decode(sample)]
+    tokens = [hypos[0]["tokens"].tolist() for hypos in decoder.decode(Batch.of_sample(sample))]
     wanted = stock_greedy(task, [model], sample, max_len_b=20)
     assert tokens == [one["tokens"].tolist() for one in wanted] and decoder.lossless
     assert decoder.stats.passes <= decoder.stats.tokens
@@ -102,7 +101,7 @@ def test_records_are_read(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "stats.jsonl")
     config = configure(decoding="greedy", stats_file=path)
     decoder = build_decoder([tiny_model(task, "default", torch.float32)], config)
-    decoder.decode(batch(task, (3, 7)))
+    decoder.decode(Batch.of_sample(batch(task, (3, 7))))
     del decoder
     found = [record for _, record in records.read(path, records.STATS)]
     assert [one["decoding"] for one in found] == ["greedy"] * 2

@@ -41,19 +41,19 @@ class Held:
     def results(
         self,
         texts: list[str],
-        watches: Any = None,
-        ends: Any = None,
-        more: Any = None,
+        on_pass: Any = None,
+        on_finish: Any = None,
+        admit: Any = None,
         **options: Any,
     ) -> Iterator[Translation]:
         self.batches.append(texts)
-        self.options.append(options | {"more": more, "watches": watches})
+        self.options.append(options | {"admit": admit, "on_pass": on_pass})
         self.begun.release()
         assert self.go.acquire(timeout=60)
-        for text, end in zip(texts, ends or [], strict=False):
+        for text, end in zip(texts, on_finish or [], strict=False):
             if text == "early":
                 end(Translation(text.upper(), 0.0, None, 1))
-                while entered := more(1):
+                while entered := admit(1):
                     ((text, end),) = entered
                     self.batches[-1] = texts = [*texts, text]
                     if text != "bad":
@@ -62,7 +62,7 @@ class Held:
             raise RuntimeError("bad")
         if options.get("decoding") == "wrong":
             raise UsageError("wrong")
-        for watch in watches or []:
+        for watch in on_pass or []:
             watch({"start": 0})
         first = texts[: options["batch_size"]]
         yield from (Translation(text.upper(), 0.0, None, 1) for text in first)
@@ -302,7 +302,7 @@ def test_what_has_a_draft_is_entered_by_nothing_and_a_lone_sentence_neither(sche
         held.go.release()
         assert texts(futures) == [text.upper() for text in texts_given]
         options = held.options[-1]
-        assert (options["more"] is not None) is enters
+        assert (options["admit"] is not None) is enters
         assert options["drafts"] == (["x"] * len(texts_given) if way.drafted else None)
 
 

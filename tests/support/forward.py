@@ -33,7 +33,7 @@ def difference(a, b):
 
 def run_chunks(scorer, sample, inputs, widths):
     """Log-probs of all inputs, in chunks of these widths, B×T×V."""
-    scorer.encode(sample["net_input"])
+    scorer.encode(sample["net_input"]["src_tokens"].numpy())
     done, parts = 0, []
     for width in widths:
         parts.append(scorer.log_probs(scorer.step(inputs[:, done : done + width])))
@@ -52,7 +52,7 @@ def walk(scorer, sample, inputs, want, widest, seed=0):
         The number of slots of the cache after each step; an ensemble has several caches.
     """
     rng = random.Random(seed)
-    scorer.encode(sample["net_input"])
+    scorer.encode(sample["net_input"]["src_tokens"].numpy())
     rows = list(range(len(inputs)))
     done, slots = [0] * len(rows), []
     while rows:

@@ -12,8 +12,9 @@ from fairseq.data import Dictionary, LanguagePairDataset
 from hypothesis import strategies as st
 from support.commands import ROOT, succeed
 
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.model.dictionary import EOS, PAD
-from fairseq_paradec.translator.batches import Batch, by_length, collate
+from fairseq_paradec.translator.batches import by_length, collate
 
 WORDS = Dictionary()
 for _number in range(40):
@@ -37,15 +38,16 @@ def fairseqs(
     yield from ([place] for place in np.flatnonzero(alone).tolist())
 
 
-def same(batch: Batch, sentences: list[list[int]], places: list[int]) -> None:
+def same(found: tuple[list[int], Batch], sentences: list[list[int]], places: list[int]) -> None:
     """Check that a batch is fairseq's; it orders sentences of one length at will."""
     data = dataset(sentences)
     theirs = data.collater([data[place] for place in places])
-    assert batch.tokens.dtype == batch.ids.dtype == np.int64
+    order, batch = found
+    assert batch.tokens.dtype == np.int64
     assert batch.lengths.tolist() == theirs["net_input"]["src_lengths"].tolist()
     rows = dict(zip(theirs["id"].tolist(), theirs["net_input"]["src_tokens"].tolist()))
-    assert dict(zip(batch.ids.tolist(), batch.tokens.tolist())) == rows
-    assert len(batch.ids) == len(places)
+    assert dict(zip(order, batch.tokens.tolist())) == rows
+    assert len(order) == len(places)
 
 
 SENTENCES = st.lists(
@@ -66,10 +68,10 @@ def test_batches_are_those_of_fairseq() -> None:
         limits = batch_size, max_tokens, longest
         wanted = [*fairseqs(sentences, *limits)]
         batches = [*by_length(sentences, *limits)]
-        assert [sorted(batch.ids.tolist()) for batch in batches] == [*map(sorted, wanted)]
+        assert [sorted(order) for order, _ in batches] == [*map(sorted, wanted)]
         for batch, places in zip(batches, wanted, strict=True):
             same(batch, sentences, places)
-        seen.update((len(batch.ids), len(batches) > 3) for batch in batches)
+        seen.update((len(batch), len(batches) > 3) for _, batch in batches)
 
     any_sentences()
     assert len(seen) > 10
@@ -78,7 +80,7 @@ def test_batches_are_those_of_fairseq() -> None:
 def test_a_batch_of_all_is_that_of_fairseq() -> None:
     sentences = [[5, EOS], [6, 7, PAD, EOS], [8, 9, EOS], [EOS]]
     same(collate(sentences, range(4)), sentences, [0, 1, 2, 3])
-    assert collate(sentences, range(4)).tokens.tolist()[-1] == [PAD] * 3 + [EOS]
+    assert collate(sentences, range(4))[1].tokens.tolist()[-1] == [PAD] * 3 + [EOS]
     same(collate(sentences, [2, 0]), sentences, [2, 0])
 
 
@@ -89,7 +91,7 @@ def test_no_sentence_makes_no_batch() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_first_batch_does_not_wait_for_the_others(size: int) -> None:
     batches = by_length([[4, EOS]] * 7, size, 100, 100)
-    assert len(next(batches).ids) == size
+    assert len(next(batches)[1]) == size
 
 
 def test_batches_need_numpy_alone() -> None:
@@ -97,7 +99,7 @@ def test_batches_need_numpy_alone() -> None:
         "import sys; sys.modules['torch'] = sys.modules['fairseq'] = None\n"
         "from fairseq_paradec.translator.batches import collate\n"
         "from fairseq_paradec.translator import text_processing\n"
-        "print(collate([[4, 2]], [0]).tokens.tolist())"
+        "print(collate([[4, 2]], [0])[1].tokens.tolist())"
     )
     words = [sys.executable, "-P", "-c", code]
     done = subprocess.run(words, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)

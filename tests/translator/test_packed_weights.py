@@ -237,7 +237,11 @@ def test_weights_packed_alone_decode_as_all_weights_do(
         ({"engine_dtype": "fp32"}, "got 'fp32'; allowed: int8 or bf16, as this model folder"),
         ({"engine_dtype": "fp16"}, "--engine-dtype fp16 needs torch's weights"),
         ({"decoding": "greedy", "audit": True}, "--audit needs torch's weights"),
-        ({"decoding": "beam", "engine_dtype": None}, "--decoding beam needs torch's weights"),
+        ({"decoding": "beam", "engine_dtype": None}, "got 'fp32'; allowed: int8 or bf16, as this"),
+        (
+            {"decoding": "beam", "engine_dtype": None, "match_source_len": True},
+            "--decoding beam needs torch's weights",
+        ),
     ],
 )
 def test_what_needs_torchs_weights_is_refused(

@@ -23,6 +23,7 @@ from fairseq.models.transformer import TransformerModel
 from support.commands import DEMO, PLUGIN, Spoil, cut, fairseq, lines_of, lose, put, succeed
 
 import fairseq_paradec
+from fairseq_paradec import records
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.config import LARGEST
@@ -186,7 +187,7 @@ def test_a_line_is_told_when_it_is_done_while_others_are_written(decoding, loade
     """Not by every decoder; nothing depends on that, and the one that is too long is not told."""
     told: list[tuple[int, Translation]] = []
     ends = [partial(lambda n, one: told.append((n, one)), number) for number in range(len(TEXT))]
-    found = list(loaded.results(TEXT, ends=ends, decoding=decoding))
+    found = list(loaded.results(TEXT, on_finish=ends, decoding=decoding))
     assert found == list(loaded.results(TEXT, decoding=decoding))
     assert all(one is found[number] for number, one in told)
     lines = [number for number, _ in told]
@@ -209,7 +210,7 @@ def test_lines_enter_a_batch_that_is_written(decoding, loaded):
             (line, partial(lambda line, one: told.append((line, one)), line)) for line in entering
         ]
 
-    found = list(loaded.results(first, more=more, decoding=decoding))
+    found = list(loaded.results(first, admit=more, decoding=decoding))
     alone = dict(zip(lines, loaded.results(lines, decoding=decoding), strict=True))
     if decoding == "beam":
         assert told == [] and [one.text for one in found] == [alone[line].text for line in first]
@@ -229,12 +230,14 @@ def test_lines_enter_only_what_is_one_batch(loaded):
     def more(most: int) -> list[Any]:
         raise AssertionError("it is asked for more")
 
-    assert len(list(loaded.results(lines, 2, more=more, decoding="greedy"))) == 3
+    assert len(list(loaded.results(lines, 2, admit=more, decoding="greedy"))) == 3
     with pytest.raises(AssertionError):
-        list(loaded.results(lines, 3, more=more, decoding="greedy"))
+        list(loaded.results(lines, 3, admit=more, decoding="greedy"))
     # A beam's next best are of all lines, also if those are told early, and none enters.
     ends = [lambda line: None] * 3
-    rows = loaded.results(lines, others=1, beam=2, decoding="self_draft", ends=ends, more=more)
+    rows = loaded.results(
+        lines, others=1, beam=2, decoding="self_draft", on_finish=ends, admit=more
+    )
     assert [len(row.others) for row in rows] == [1, 1, 1]
 
 
@@ -244,7 +247,7 @@ def test_lines_are_read_as_many_as_are_sorted_together(loaded):
     assert next(results).text == "Ein Hund rennt." and [*lines] == ["Two men sit."]
 
 
-@pytest.mark.parametrize("name", ["drafts", "watches", "ends"])
+@pytest.mark.parametrize("name", ["drafts", "on_pass", "on_finish"])
 @pytest.mark.parametrize("buffer_size", [1, 2, 4])
 def test_lists_beside_the_lines_are_as_long_as_these(name, buffer_size, loaded):
     nothing = {"drafts": ""}.get(name)
@@ -381,10 +384,47 @@ def test_a_file_named_like_standard_input_takes_nothing_from_it(tmp_path, capsys
     assert dog == "Ein Hund rennt." and man.startswith("Ein Mann") and end == ""
 
 
-def test_a_limit_below_the_minimal_length_is_refused_by_fairseqs_search_too(capsys):
-    words = ["translate", "--model", str(DEMO), "--text", "A dog runs.", "--decoding", "beam"]
-    assert paradec([*words, "--beam", "2", "--max-len-a", "0.1", "--max-len-b", "0"]) == 2
-    assert "--max-len-a: got '0.1 with --max-len-b 0'" in capsys.readouterr().err
+def test_a_limit_below_the_minimal_length_is_refused_by_fairseqs_search_too(loaded):
+    """With a rule that is its alone; else the search is this package's."""
+    options = {"decoding": "beam", "beam": 2, "no_repeat_ngram_size": 9}
+    with pytest.raises(UsageError, match="--max-len-a: got '0.1 with --max-len-b 0'"):
+        loaded.translate(["A dog runs."], **options, max_len_a=0.1, max_len_b=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "decoding"),
+    [
+        ("--text A", "self_draft"),
+        ("--text A --beam 3", "self_draft"),
+        ("--text A --text B", "auto_fast"),
+        ("--text A --engine torch", "auto_fast"),
+        ("--text A --speed-profile {out}/speed.json", "auto_fast"),
+        ("--text A --decoding greedy", "greedy"),
+    ],
+)
+def test_a_lone_text_is_not_measured_on(words, decoding, tmp_path):
+    stats = tmp_path / "stats.jsonl"
+    words = f"translate --model {DEMO} {words} --stats-file {stats}".format(out=tmp_path)
+    assert paradec(words.split()) == 0
+    assert {record["decoding"] for _, record in records.read(str(stats), records.STATS)} == {
+        decoding
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"beam": 9, "lenpen": 0.4, "unkpen": 2.0}])
+def test_the_beam_search_is_fairseqs_by_native_passes(options, loaded):
+    """Texts and scores; with a rule that is never broken it is fairseq's own."""
+    lines = [line for line in TEXT if bare(line)]
+    ours, auto = (
+        list(loaded.results(lines, others=4, decoding=decoding, **options))
+        for decoding in ("beam", "auto")
+    )
+    rule = {"no_repeat_ngram_size": 99}
+    theirs = list(loaded.results(lines, others=4, decoding="beam", **options, **rule))
+    assert ours == auto and len(ours[0].others) == min(options.get("beam", 5), 5) - 1
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.text, a.others, a.problem) == (b.text, b.others, b.problem)
+        assert a.score == pytest.approx(b.score, abs=1e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu:", "cuda:01", "cuda:\u0661", "gpu"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from ctypes import addressof
 from typing import Any, NamedTuple
 
+from ...batch import Numbers
 from ...errors import UsageError
 from ...records import PassRecord
 from ...row import Row
@@ -25,7 +26,7 @@ class NativeDrafting(NamedTuple):
         linear: of a model that drafts, its projection; of heads, the one that they draft by.
         nan_error: makes the error for a drafter whose scores are NaN.
         length: of Jacobi decoding, of a row's first block, or where its last one ends; 0: nowhere.
-        takes_more: whether sentences may enter the batch.
+        admits: whether sentences may enter the batch.
     """
 
     how: Drafted
@@ -33,7 +34,7 @@ class NativeDrafting(NamedTuple):
     linear: NativeMap | None = None
     nan_error: Callable[[], UsageError] | None = None
     length: Callable[[Row], int] = lambda row: 0
-    takes_more: bool = True
+    admits: bool = True
 
 
 class NativeLoop:
@@ -131,7 +132,7 @@ def native_drafts(
     drafting: NativeDrafting,
     rows: Sequence[Row],
     rules: TokenRules,
-    encode_more: Callable[[dict[str, Any]], None],
+    encode_entering: Callable[[Numbers], None],
 ) -> None:
     """Decode all rows to their end; see ``draft_and_verify``.
 
@@ -142,28 +143,28 @@ def native_drafts(
         drafting: what drafts.
         rows: the sentences.
         rules: which tokens are allowed at a position.
-        encode_more: runs the encoders for sentences that enter.
+        encode_entering: runs the encoders for sentences that enter.
     """
     loop = NativeLoop(verifier, drafting, rules)
     scorers = [verifier] if drafting.scorer is None else [verifier, drafting.scorer]
-    more = rows[0].more if drafting.takes_more else None
+    admit = rows[0].admit if drafting.admits else None
     live = list(rows)
     loop.add(live)
     while live:
-        loop.run(more is not None or any(row.end is not None for row in live))
+        loop.run(admit is not None or any(row.on_finish is not None for row in live))
         for row in live:
             loop.finish(row)
-            row.tell_end()
+            row.tell_finish()
         stay = [b for b, row in enumerate(live) if not row.finished]
         if len(stay) == len(live):
             continue
         live = [live[b] for b in stay]
-        if live or more is not None:
+        if live or admit is not None:
             for scorer in scorers:
                 scorer.reorder(stay)
-        entering = None if more is None else more(len(rows) - len(live))
+        entering = None if admit is None else admit(len(rows) - len(live))
         if entering is not None:
-            encode_more(entering.net_input)
+            encode_entering(entering.source)
             loop.add(entering.rows)
             live += entering.rows
 

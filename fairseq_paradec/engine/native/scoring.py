@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ...batch import Numbers
 from ...model.model import HeadWeights, Model
 from ..masks import Mask
 from .cache import NativeCache
@@ -47,12 +48,13 @@ class NativePasses:
     def gather(self) -> None:
         """Do nothing: the weights are packed."""
 
-    def encode(self, net_input: dict[str, Any]) -> dict[str, Any]:
+    def encode(self, source: Numbers) -> dict[str, Any]:
         """Run the encoder; its output has fairseq's layout."""
         if self._encoder is not None:
-            return self._encoder(np.asarray(net_input["src_tokens"]))
-        out: dict[str, Any] = self.module.encoder.forward_torchscript(net_input)
-        return out
+            return self._encoder(source)
+        from ..torch.encoder import encode_by
+
+        return encode_by(self.module.encoder, source)
 
     def states(self, encoder_out: dict[str, Any]) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the states of an encoder's output, B×S×C, and where padding is, B×S, or None.

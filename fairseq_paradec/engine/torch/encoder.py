@@ -8,6 +8,8 @@ product.
 import math
 from typing import Any
 
+import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -42,11 +44,11 @@ class LeanEncoder:
             table = places.weights if is_sinusoidal(places) else places.weight
             self.positions = table.detach().to(self.vectors)
 
-    def __call__(self, net_input: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+    def __call__(self, source: Tensor) -> dict[str, list[Tensor]]:
         """Encode a batch.
 
         Args:
-            net_input: fairseq's ``net_input``, with ``src_tokens`` B×S, padded on either side.
+            source: tokens, B×S, padded on either side.
 
         Returns:
             The parts of fairseq's encoder output that this package reads, in fairseq's layout:
@@ -56,7 +58,7 @@ class LeanEncoder:
         Raises:
             IndexError: a source is longer than the model has positions for.
         """
-        x, bias, padding, embedding = self.embed(net_input["src_tokens"])
+        x, bias, padding, embedding = self.embed(source)
         return {
             "encoder_out": [self.layers(x, bias).transpose(0, 1)],
             "encoder_padding_mask": [padding],
@@ -118,3 +120,16 @@ def lean_encoder(model: Any, form: Form = "plain") -> LeanEncoder | None:
     """Make the LeanEncoder of a model; None if its encoder is not stock, so fairseq's must run."""
     encoder = getattr(model, "encoder", None)
     return LeanEncoder(encoder, form) if is_stock_encoder(encoder) else None
+
+
+def encode_by(encoder: Any, source: np.ndarray) -> dict[str, Any]:
+    """Run one of fairseq's encoders; its output has fairseq's layout.
+
+    Args:
+        encoder: fairseq's module.
+        source: tokens, B×S, padded on either side.
+    """
+    tokens = torch.from_numpy(source).to(next(encoder.parameters()).device)
+    net_input = {"src_tokens": tokens, "src_lengths": tokens.ne(encoder.padding_idx).sum(1)}
+    out: dict[str, Any] = encoder.forward_torchscript(net_input)
+    return out

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...batch import Numbers
 from ...token_rules import Best, Positions, Scored
 from ..chunk import ChunkScorer
 from ..masks import Mask
@@ -24,10 +25,10 @@ class EnsembleScorer:
         """Whether passes are native, for all models."""
         return all(scorer.native for scorer in self.scorers)
 
-    def encode(self, net_input: dict[str, Tensor]) -> None:
+    def encode(self, source: Numbers) -> None:
         """Run every encoder; see ChunkScorer.encode."""
         for scorer in self.scorers:
-            scorer.encode(net_input)
+            scorer.encode(source)
 
     def step(self, tokens: np.ndarray, mask: Mask = "causal") -> list[Tensor]:
         """Run every decoder over one chunk; see ChunkScorer.step."""

@@ -13,7 +13,7 @@ from .cache import Cache
 from .choices import on_device
 from .copies import form_of, model_in
 from .decoder_pass import DecoderWeights, decoder_pass, source_keys
-from .encoder import lean_encoder
+from .encoder import encode_by, lean_encoder
 from .gather import gather_decoder
 from .projection import Projection, gather_projection
 from .weights import Form
@@ -67,13 +67,12 @@ class TorchPasses:
         """Gather the decoder's weights."""
         return gather_decoder(self.decoder, form)
 
-    def encode(self, net_input: dict[str, Any]) -> dict[str, Any]:
+    def encode(self, source: np.ndarray) -> dict[str, Any]:
         """Run the encoder; its output has fairseq's layout."""
-        device = self.decoder.embed_tokens.weight.device
-        tensors = {name: torch.as_tensor(part).to(device) for name, part in net_input.items()}
-        encoder = self._encoder or self.model.encoder.forward_torchscript
-        out: dict[str, Any] = encoder(tensors)
-        return out
+        if self._encoder is not None:
+            device = self.decoder.embed_tokens.weight.device
+            return self._encoder(torch.from_numpy(source).to(device))
+        return encode_by(self.model.encoder, source)
 
     def states(self, encoder_out: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
         """Return the states of an encoder's output, B×S×C, and where padding is, B×S, or None.

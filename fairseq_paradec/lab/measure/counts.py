@@ -102,7 +102,9 @@ def variants(verifier: Verifier, spec: Spec, with_beam: bool) -> list[Spec]:
         raise needs("--decoder", name, "--sweep drafter-path=FILE")
     assert exact is not None
     if with_beam:
-        return [spec] if method.beams else []
+        # A depth by cost may be the plain search.
+        depth: dict[str, Any] = {"block_size": 8} if "block_size" in method.reads else {}
+        return [spec.changed({**depth, **spec.options})] if method.beams else []
     if traits(name).trained_blocks:
         first = next(iter(verifier.systems(spec).values()))
         trained = first.generator.config.block_size

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -73,12 +74,12 @@ def decoder_row(system: FairseqSystem, sentences: Sequence[int], size: int) -> C
     return row(system.label, size, passes, seconds, work, device)
 
 
-def pass_rows(model: Any, source: dict[str, Any], width: int, device: str) -> list[Cells]:
+def pass_rows(model: Any, source: Tensor, width: int, device: str) -> list[Cells]:
     """Measure torch's pass of a width as it is, and on CUDA in a graph."""
     scorer = ChunkScorer(model)
-    scorer.encode(source)
-    batch = source["src_tokens"].size(0)
-    tokens = source["src_tokens"].new_full((batch, CACHED + width), model.decoder.padding_idx + 1)
+    scorer.encode(source.numpy(force=True))
+    batch = source.size(0)
+    tokens = source.new_full((batch, CACHED + width), model.decoder.padding_idx + 1)
     decoder_pass(scorer.weights, scorer.cache, tokens)  # makes room
     scorer.keep([CACHED] * batch)
     chunk = tokens[:, :width].clone()
@@ -113,7 +114,7 @@ def measure(asked: Launches) -> Table:
     rows = [decoder_row(system, sentences, size) for size in sizes for system in systems]
     with torch.inference_mode():
         for size in sizes:
-            source = first.sample(sentences[:size])["net_input"]
+            source = first.sample(sentences[:size])["net_input"]["src_tokens"]
             for width in asked.chunks:
                 rows += pass_rows(first.models[0], source, width, asked.device)
     notes = [

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
+from ...batch import Numbers
 from ...decoding.assistant import AssistantDrafter
 from ...decoding.loop import Drafter, Proposal, Verdict, num_to_score
 from ...row import Row
@@ -64,11 +63,11 @@ def give_oracle(generator: Any) -> list[list[int]]:
     texts: list[list[int]] = []
     own = generator.make_drafter
 
-    def make_drafter(rows: Sequence[Row], net_input: dict[str, Tensor], rules: TokenRules) -> Any:
+    def make_drafter(rows: Sequence[Row], source: Numbers, rules: TokenRules) -> Any:
         if not texts:
-            return own(rows, net_input, rules)
+            return own(rows, source, rules)
         endless = replace(rules, eos=NO_TOKEN, min_len=0)
-        return OracleDrafter(own(rows, net_input, endless), texts, rules.eos)
+        return OracleDrafter(own(rows, source, endless), texts, rules.eos)
 
     generator.make_drafter = make_drafter
     return texts

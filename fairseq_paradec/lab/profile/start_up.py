@@ -14,8 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import UsageError, option_error
+from ...extras import is_installed
+from ...translator.model_folder import read
 from ..data.journal import Journal
 from ..data.table import Cells, Table, column
+from ..measure import CTRANSLATE2
+from ..measure.peers import converted
 from .asked import Starts, words_of
 from .harness import PARADEC, in_rounds
 
@@ -28,6 +32,21 @@ _, status, used = os.wait4(process.pid, 0)
 passed = time.perf_counter() - begin
 status = os.waitstatus_to_exitcode(status)
 print(status, used.ru_utime, used.ru_stime, passed, used.ru_maxrss / 1024)
+"""
+
+
+# A folder, its model in CTranslate2, a sentence; the text is processed by the folder's own rules.
+PEER = """
+import sys
+from pathlib import Path
+import ctranslate2
+from fairseq_paradec.translator import model_folder
+from fairseq_paradec.translator.text_processing import TextProcessing
+path = Path(sys.argv[1])
+text = TextProcessing(path, model_folder.read(path, "--model"))
+translator = ctranslate2.Translator(sys.argv[2], device="cpu", compute_type="float32")
+(result,) = translator.translate_batch([text.encode(sys.argv[3]).split()], beam_size=1)
+print(text.decode(" ".join(result.hypotheses[0])))
 """
 
 
@@ -66,6 +85,10 @@ def _measured(asked: Starts, model: str, journal: Journal) -> Table:
         "fairseq_paradec.load": [sys.executable, "-c", load, model],
         f"paradec {shlex.join(translate)} {shown}": [*PARADEC, *translate, model],
     }
+    if asked.model and is_installed(CTRANSLATE2):
+        folder = converted(str(asked.model / read(asked.model, "--model").model), model)
+        peer = [sys.executable, "-c", PEER, model, folder, asked.text]
+        starts["the same by CTranslate2, greedy, float32"] = peer
     results, others = in_rounds(
         asked, journal, "starts", [*starts.values()], [None], lambda start, _: cost(start)
     )

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...batch import Numbers
 from ...config import DecodingConfig, flag
 from ...decoding.provenance import FAIRSEQ, NATIVE, TORCH
 from ...engine.native.library import library
@@ -59,7 +60,7 @@ class AutoFastDecoder(MeasuringDecoder):
     # ---- one batch -----------------------------------------------------------------------------
 
     def _decode(
-        self, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules, prepared: Any
+        self, source: Numbers, rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Decode with the candidate of the batch's bin; measure if the bin has none yet."""
         where = bin_of(row.source for row in rows)
@@ -67,17 +68,17 @@ class AutoFastDecoder(MeasuringDecoder):
             if where not in self._choices:
                 self._look_up(where)
             self._chosen = self._choices.get(where, self.base)
-            return self._decode_by(self._chosen, net_input, rows, rules)
+            return self._decode_by(self._chosen, source, rows, rules)
         if where not in self._choices:
             self._look_up(where)
         self._chosen = self._choices.get(where)
         if self._chosen is None:
-            hypos = self._measure(where, net_input, rows, rules)
+            hypos = self._measure(where, source, rows, rules)
             if self._trials[where].is_done:
                 self._settle(where, self._trials[where])
             return hypos
         begin = self._now()
-        hypos = self._decode_by(self._chosen, net_input, rows, rules)
+        hypos = self._decode_by(self._chosen, source, rows, rules)
         if self.quality[self._chosen] == LOSSLESS and self.config.latency_budget_ms is None:
             taken = self._now() - begin
             self._keep_watch(where, self._chosen, taken, greedy_passes(rows))

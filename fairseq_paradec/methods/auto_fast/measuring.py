@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...batch import Numbers
 from ...config import DecodingConfig
 from ...decoding.ties import gap, score_gap, tie_gap
 from ...model_checks import has_heads, is_block_nat
@@ -80,27 +81,27 @@ class MeasuringDecoder(Decoder):
         return self._generators[label]
 
     def _decode_by(
-        self, label: str, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules
+        self, label: str, source: Numbers, rows: Sequence[Row], rules: TokenRules
     ) -> list[list[dict[str, Any]]]:
         """Decode with one candidate."""
         generator = self._generator(label)
-        prepared = generator._prepare(rows, net_input, rules)
-        hypos: list[list[dict[str, Any]]] = generator._decode(net_input, rows, rules, prepared)
+        prepared = generator._prepare(rows, source, rules)
+        hypos: list[list[dict[str, Any]]] = generator._decode(source, rows, rules, prepared)
         return hypos
 
     def _measure(
-        self, where: Bin, net_input: dict[str, Any], rows: Sequence[Row], rules: TokenRules
+        self, where: Bin, source: Numbers, rows: Sequence[Row], rules: TokenRules
     ) -> list[list[dict[str, Any]]]:
         """Decode one batch with every running candidate; return greedy search's output."""
         for row in rows:
-            row.end = row.more = None  # telling takes time, and that of one candidate only
+            row.on_finish = row.admit = None  # telling takes time, and that of one candidate only
         trial = self._trials.get(where)
         if trial is None:
             trial = self._trials[where] = Trial(
                 self._not_excluded(list(self.candidates)), base=self.base
             )
         labels = list(dict.fromkeys((self.base, *trial.running)))
-        self._warm_up(labels, net_input, rows, rules)
+        self._warm_up(labels, source, rows, rules)
         labels = self._not_excluded(labels)
         labels = trial.in_turn(labels)
         outputs = {
@@ -109,7 +110,7 @@ class MeasuringDecoder(Decoder):
         seconds, hypos = {}, {}
         for label in labels:
             begin = self._now()
-            hypos[label] = self._decode_by(label, net_input, outputs[label], rules)
+            hypos[label] = self._decode_by(label, source, outputs[label], rules)
             seconds[label] = self._now() - begin
         trial.add(seconds, hypos, greedy_passes(rows))
         for label in labels:
@@ -121,7 +122,7 @@ class MeasuringDecoder(Decoder):
     def _warm_up(
         self,
         labels: Sequence[str],
-        net_input: dict[str, Any],
+        source: Numbers,
         rows: Sequence[Row],
         rules: TokenRules,
     ) -> None:
@@ -130,7 +131,7 @@ class MeasuringDecoder(Decoder):
         begin = self._now()
         for label in cold:
             try:
-                self._decode_by(label, net_input, [row.fresh() for row in rows], rules)
+                self._decode_by(label, source, [row.fresh() for row in rows], rules)
             except Exception as error:  # a drafter's, for example; greedy search still works
                 if label == self.base:
                     raise

@@ -12,6 +12,7 @@ from fairseq import utils
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
+from ...batch import Batch
 from ...decoding.stock_search import errors_named
 from ...errors import option_error
 from ...methods.base import Decoder
@@ -129,29 +130,28 @@ class EverySentence:
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """Translate a batch; see ``decode_each``, and Decoder.decode for what a batch may have."""
+        """Translate a batch; see ``decode_each``, and ``Batch.of_sample`` for what it may have."""
         if isinstance(generator, SequenceScorer):  # --score-reference does not translate
             return super().inference_step(generator, models, sample)  # type: ignore[misc]
-        src_tokens = sample["net_input"]["src_tokens"]
-        self._check_words(src_tokens, self.source_dictionary)  # type: ignore[attr-defined]
-        if prefix_tokens is not None:
-            self._check_words(prefix_tokens, self.tgt_dict)
         if "id" not in sample and self._numbers is not None:
             sample = sample | {"id": self._numbers}
+        sources = self.source_dictionary  # type: ignore[attr-defined]
+        batch = Batch.of_sample(sample, prefix_tokens, constraints, pad=sources.pad())
+        self._check_words(batch.tokens, sources)
+        if batch.prefix is not None:
+            self._check_words(batch.prefix, self.tgt_dict)
         outputs = decode_each(
-            functools.partial(self._search, generator, models),
-            sample,
-            self.problems(models, src_tokens),
+            functools.partial(self._search, generator, models, sample),
+            batch,
+            self.problems(models, batch),
             models,
             self.tgt_dict,
-            None if prefix_tokens is None else prefix_tokens.numpy(force=True),
-            constraints,
         )
         return [[tensors_of(hypo) for hypo in hypos] for hypos in outputs]
 
-    def _check_words(self, tokens: Tensor, words: Any) -> None:
+    def _check_words(self, tokens: np.ndarray, words: Any) -> None:
         """Refuse tokens that a dictionary does not have; B×T."""
-        last = int(tokens.max()) if tokens.numel() else 0
+        last = int(tokens.max()) if tokens.size else 0
         if last >= len(words):
             raise option_error(
                 "DATA",
@@ -165,25 +165,34 @@ class EverySentence:
         generator: Any,
         models: Sequence[Any],
         sample: dict[str, Any],
-        prefix_tokens: np.ndarray | None,
-        constraints: Tensor | None,
+        batch: Batch,
     ) -> Hypotheses:
-        """Decode by a decoder, or by fairseq's ``inference_step``; see ``decode_each``."""
+        """Decode by a decoder, or by fairseq's ``inference_step``; see ``decode_each``.
+
+        Args:
+            generator: the decoder, fairseq's search, or another one of somebody's.
+            models: the models.
+            sample: fairseq's batch of all sentences, which a generator of somebody's is given.
+            batch: those that can be translated.
+        """
         if isinstance(generator, (Decoder, StockDecoder)):
-            return generator.decode(sample, prefix_tokens, constraints)
-        prefixes = None
-        if prefix_tokens is not None:
-            prefixes = torch.from_numpy(prefix_tokens).to(sample["net_input"]["src_tokens"].device)
-        with errors_named(generator, models, constraints):
+            return generator.decode(batch)
+        device = sample["net_input"]["src_tokens"].device
+        if len(batch) < len(sample["net_input"]["src_tokens"]):
+            names = {"src_tokens": batch.tokens, "src_lengths": batch.lengths}
+            net_input = {name: torch.from_numpy(part).to(device) for name, part in names.items()}
+            sample = {"net_input": net_input}
+        prefixes = None if batch.prefix is None else torch.from_numpy(batch.prefix).to(device)
+        with errors_named(generator, models, batch.constraints):
             hypos: Hypotheses = super().inference_step(  # type: ignore[misc]
-                generator, models, sample, prefixes, constraints
+                generator, models, sample, prefixes, batch.constraints
             )
         return hypos
 
-    def problems(self, models: Sequence[Any], src_tokens: Tensor) -> list[str | None]:
-        """Return for each row why it cannot be translated, or None."""
+    def problems(self, models: Sequence[Any], batch: Batch) -> list[str | None]:
+        """Return for each sentence why it cannot be translated, or None."""
         sources = self.source_dictionary  # type: ignore[attr-defined]
-        return problems_of(src_tokens.numpy(force=True), self.positions(models)[0], sources)
+        return problems_of(batch, self.positions(models)[0], sources)
 
 
 def tensors_of(hypo: dict[str, Any]) -> dict[str, Any]:

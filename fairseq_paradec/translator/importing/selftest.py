@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ... import extras
+from ...batch import Batch
 from ...errors import option_error
 from ...model.dictionary import PAD
 from ..translator import Translator
@@ -135,8 +136,7 @@ class Here:
         if beam > 1:
             options |= {"decoding": "multiword_beam", "beam": beam}
             options |= {"unnormalized": self.unnormalized}
-        arrays = {name: part.numpy() for name, part in self.arguments(sources).items()}
-        batch = {"id": np.arange(len(sources)), "net_input": arrays}
+        batch = Batch(self.arguments(sources)["src_tokens"].numpy(), np.arange(len(sources)))
         outputs = self.translator.decode(self.translator.generator(options), batch)
         return [[self.targets[token] for token in row[0]["tokens"].tolist()] for row in outputs]
 

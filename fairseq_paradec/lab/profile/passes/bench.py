@@ -87,13 +87,8 @@ class Bench:
         def tokens(count: int, size: int) -> np.ndarray:
             return torch.randint(words.nspecial, size, (1, count), generator=chance).numpy()
 
-        source = torch.from_numpy(tokens(SOURCE_LENGTH, len(self.pair.task.source_dictionary)))
-        source[:, -1] = words.eos()
-        self.inputs: dict[str, Any] = {
-            "src_tokens": source,
-            "src_lengths": torch.tensor([SOURCE_LENGTH]),
-            "prev_output_tokens": torch.tensor([[words.eos()]]),
-        }
+        self.source = tokens(SOURCE_LENGTH, len(self.pair.task.source_dictionary))
+        self.source[:, -1] = words.eos()
         self.target = tokens(CACHED + max(NEW_TOKENS + 1, *self.asked.chunks), len(words))
         self.target[:, 0] = words.eos()
         self.rules = TokenRules(
@@ -120,7 +115,7 @@ class Bench:
     def _add_engine(self, name: str, engine: Engine) -> None:
         """Add the passes of an engine."""
         scorer = ChunkScorer(self.pair.model, engine)
-        encode = partial(scorer.encode, self.inputs)
+        encode = partial(scorer.encode, self.source)
         prepare = self._behind(scorer, encode)
         prepare()
         counts = encoder_pieces(scorer, SOURCE_LENGTH)
@@ -170,7 +165,7 @@ class Bench:
             if shared:
                 draft.start(scorer.encoder_out)
             else:
-                draft.encode(self.inputs)
+                draft.encode(self.source)
 
         encode()
         begin()
@@ -246,14 +241,18 @@ class Bench:
         pair = self.pair
         limits = {"min_len": SEARCH_TOKENS, "max_len_a": 0, "max_len_b": SEARCH_TOKENS}
         generator = loading.decoder(pair.task, [pair.model], **options | limits)
-        sample = {"id": torch.arange(1), "net_input": self.inputs}
+        net_input = {
+            "src_tokens": torch.from_numpy(self.source),
+            "src_lengths": torch.tensor([SOURCE_LENGTH]),
+        }
+        sample = {"id": torch.arange(1), "net_input": net_input}
         search = Search(pair.task, generator, pair.model, sample)
         self.timed["searches"].append(({"name": name, "engine": engine}, search))
 
     def _add_peer(self, folder: str) -> None:
         """Add CTranslate2's steps, behind as many tokens as a pass has cached, on average."""
         words = self.pair.task.source_dictionary
-        sources = [[words[i] for i in row[:-1]] for row in self.inputs["src_tokens"].tolist()]
+        sources = [[words[i] for i in row[:-1]] for row in self.source.tolist()]
         for kind, engine in (("float32", CTRANSLATE2), ("int8", f"{CTRANSLATE2}-int8")):
             loaded = translator(folder, kind, self.asked.threads)
             steps = Steps(loaded, sources, 1, PEER_TOKENS)
