@@ -119,7 +119,14 @@ def paradec(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(given, capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("options", [[], ["--decoding", "greedy", "--engine-dtype", "int8"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--decoding", "greedy", "--engine-dtype", "int8"],
+        ["--decoding", "beam", "--beam", "2"],
+    ],
+)
 def test_translate_needs_neither(options: list[str]) -> None:
     done = paradec("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
     assert (done.returncode, done.stdout) == (0, "Ein Hund rennt.\n"), done.stderr
@@ -128,7 +135,6 @@ def test_translate_needs_neither(options: list[str]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--decoding", "beam", "--beam", "2", "--match-source-len"],
         ["--decoding", "greedy", "--audit"],
         ["--device", "cuda"],
         ["--decoding", "greedy", "--engine", "torch"],

@@ -18,12 +18,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import torch
 from fairseq.models.transformer import TransformerModel
 from support.commands import DEMO, PLUGIN, Spoil, cut, fairseq, lines_of, lose, put, succeed
 
 import fairseq_paradec
 from fairseq_paradec import records
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.config import LARGEST
@@ -154,8 +154,7 @@ def test_the_hub_and_ensembles_take_a_model_file(packed, wanted):
         wanted[7],
     ]
     models, task, _ = load_paths([str(packed / file), str(DEMO / "model.pt")], data=str(packed))
-    batch = {"net_input": {"src_tokens": hub.encode(TEXT[0])[None]}}
-    batch["net_input"]["src_lengths"] = torch.tensor([batch["net_input"]["src_tokens"].numel()])
+    batch = Batch(hub.encode(TEXT[0])[None].numpy())
     both, one = (
         decoder(task, some, decoding="greedy").decode(batch)[0][0]["tokens"].tolist()
         for some in (models, models[:1])
