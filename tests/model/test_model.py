@@ -180,20 +180,23 @@ def demo(folder: Path) -> tuple[Any, Any, Model]:
     [p for f in FOLDERS for p in sorted(f.glob("*.pt"))],
     ids=lambda p: "-".join(p.parts[-2:]),
 )
-def test_committed_checkpoints_are_the_modules(path: Path) -> None:
+def test_committed_checkpoints_are_the_modules(path: Path, tmp_path: Path) -> None:
+    """And their model files, which fairseq loads in the checkpoints' places."""
     task, verifier, base = demo(path.parent)
     assert base.source is not None and base.target is not None
     model = Model.read(path, base.source, base.target, base)
-    if path.stem == "heads":
-        compare(model, load_heads(str(path), verifier))
-    elif path.stem in ("assistant", "drafter"):
-        kind = "block_nat" if path.stem == "drafter" else "transformer"
-        compare(model, Drafters(task).load(str(path), kind, [verifier]))
-    else:
-        models, _, _ = checkpoint_utils.load_model_ensemble_and_task(
-            [str(path)], arg_overrides={"data": str(path.parent)}
-        )
-        compare(model, models[0].float())
+    model.save(tmp_path / "x")
+    for one in (str(path), str(tmp_path / "x")):
+        if path.stem == "heads":
+            module = load_heads(one, verifier)
+        elif path.stem in ("assistant", "drafter"):
+            kind = "block_nat" if path.stem == "drafter" else "transformer"
+            module = Drafters(task).load(one, kind, [verifier])
+        else:
+            names = {"data": str(path.parent), "source_lang": "en", "target_lang": "de"}
+            models, _, _ = checkpoint_utils.load_model_ensemble_and_task([one], names)
+            module = models[0].float()
+        compare(model, module)
 
 
 def read(task: Any, model: Any, arch: str, path: Path, form: str = "cfg") -> Model:
