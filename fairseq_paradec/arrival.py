@@ -10,6 +10,7 @@ out unfinished modules.)
 import contextlib
 import gc
 import importlib.abc
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
@@ -40,6 +41,17 @@ def uncollected() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+
+@contextlib.contextmanager
+def log_level_kept() -> Iterator[None]:
+    """Import fairseq without its level of the log, INFO, in the place of the command's."""
+    root = logging.getLogger()
+    level = root.level
+    try:
+        yield
+    finally:
+        root.setLevel(level)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

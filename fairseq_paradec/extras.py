@@ -38,6 +38,22 @@ EXTRAS: dict[str, str] = {
     "pyarrow": "cluster",
 }
 
+#: What each extra adds.
+ADDS: dict[str, str] = {
+    "torch": "GPUs and --engine torch, together with fairseq",
+    "fairseq": "fairseq's search, --audit, --sampling, models that native passes do not know, "
+    "training",
+    "lab": "commands that measure and draw, with fairseq",
+    "train": "scores and curves of training, with fairseq; .po files",
+    "images": "images as sequences of tokens, with fairseq",
+    "peers": "engines to compare with, with fairseq",
+    "import": "models of transformers and Marian",
+    "text": "sentences of long texts in many languages",
+    "serve": "translations over HTTP",
+    "detect": "the language of a text, in the server",
+    "cluster": "corpora on Ray and in parquet",
+}
+
 #: What ``paradec serve`` needs.
 SERVE = ("fastapi", "uvicorn", "prometheus_client")
 
@@ -81,6 +97,11 @@ def is_installed(package: str) -> bool:
         return importlib.util.find_spec(package) is not None
     except ValueError:  # None in sys.modules: somebody hides it
         return False
+
+
+def lacking(extra: str) -> list[str]:
+    """Return the packages of an extra that are not installed."""
+    return [name for name, own in EXTRAS.items() if own == extra and not is_installed(name)]
 
 
 def _lacks(what: str, package: str, extra: str) -> UsageError:

@@ -33,6 +33,28 @@ def read(flag: str, path: str) -> str:
     return text.replace("\r\n", "\n")
 
 
+def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
+    """Refuse a missing data folder or checkpoint, of one model or an ensemble."""
+    if not os.path.isdir(data):
+        raise option_error(flag, data, "a folder made by fairseq-preprocess")
+    for file in path.split(os.pathsep):
+        if not os.path.isfile(file):
+            raise option_error("--path", file, "a fairseq checkpoint")
+
+
+def language_pair(data: str) -> tuple[str | None, str | None]:
+    """Return the languages of a data folder, as test.en-de.en.bin is named; None: there are none.
+
+    fairseq takes the first such file that it finds, too.
+    """
+    for name in sorted(os.listdir(data)):
+        parts = name.split(".")
+        if len(parts) > 2 and parts[1].count("-") == 1:
+            source, _, target = parts[1].partition("-")
+            return source, target
+    return None, None
+
+
 #: How many times its own size an archive may hold, beside a megabyte.
 UNPACKED = 20
 

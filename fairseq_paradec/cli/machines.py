@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from .. import extras
 from ..errors import needs
 from ..translator.corpus.cluster import GIVEN_UP, Actors
 from ..translator.corpus.crews import Load, Processes, Work, alone, distribute
@@ -44,7 +45,8 @@ def check_device(args: argparse.Namespace) -> None:
     from ..engine.settings import usable_device
 
     if args.cluster in (None, "local"):
-        usable_device(args.device)
+        with extras.named(f"--device {args.device}"):
+            usable_device(args.device)
 
 
 def crew(args: argparse.Namespace, load: Load) -> Crew:
@@ -77,10 +79,8 @@ def _count_devices() -> int:
 
 def _load(load: Callable[[], Work], threads: int) -> Work:
     """Make a worker."""
-    from .. import register
     from ..threads import set_threads
 
-    register()
     set_threads(threads)
     logging.getLogger().setLevel(logging.ERROR)  # what a line lacks is in the output
     return load()

@@ -20,11 +20,11 @@ from ..engine.native.packing import save_packed
 from ..engine.settings import Engine
 from ..errors import UsageError, needs, option_error
 from ..extras import is_installed
+from ..files import language_pair
 from ..model.dictionary import Dictionary
 from ..model.model import Model
-from ..translator.loading import read_core
-from ..translator.model_folder import ModelFolder, language_pair, new_folder, write
-from ..translator.text_processing import TextProcessing
+from ..translator.model_folder import ModelFolder, new_folder, write
+from ..translator.translator import Translator
 from . import arguments
 
 #: The files of each kind of BPE, by the names of fairseq's flags that take them.
@@ -169,13 +169,8 @@ def _load(path: Path, folder: ModelFolder) -> Any:
     Raises:
         UsageError: its files do not fit each other.
     """
-    core = read_core(path, folder, "cpu", _dictionaries(path, folder))
-    if core is None:
-        from ..translator.translator import Translator
-
-        return Translator(path, folder, flag="--path").models[0]
-    TextProcessing(path, folder)
-    return core.model
+    translator = Translator(path, folder, flag="--path")
+    return translator.models[0] if translator.core is None else translator.core.model
 
 
 def _save_packed(model: Any, folder: Path, dtypes: Sequence[str]) -> dict[str, str]:
@@ -244,10 +239,10 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
         raise option_error(
             "DATA", str(args.data), "a folder that fairseq-preprocess made; there is none"
         )
-    named = language_pair(args.data)
+    named = language_pair(str(args.data))
     pair: tuple[Any, Any] = args.source_lang or named[0], args.target_lang or named[1]
     for name, language in zip(("-s", "-t"), pair, strict=True):
         if language is None:
             allowed = "a language; DATA has no file like test.en-de.en.bin to infer it from"
             raise option_error(name, None, allowed)
-    return pair
+    return str(pair[0]), str(pair[1])

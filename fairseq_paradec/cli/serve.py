@@ -21,6 +21,7 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(ServerSet
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.set_defaults(plugin=False)
     parser.usage = "%(prog)s --model DIR [--model DIR ...] [--port N]"
     parser.epilog = "example: paradec serve --model data-bin/demo.en-de"
     number, seconds = arguments.whole_number, arguments.positive
@@ -41,7 +42,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("--port", "its port; 0: a free one", type=port)
     add("--workers", "processes, each with its own models and batches", type=number)
     add("--threads", "decoding threads of a process, which share its weights", type=number)
-    add("--cores", "CPU threads of a decoding thread (default: torch's, shared)", type=number)
+    add("--cores", "CPU threads of a decoding thread (default: all cores, shared)", type=number)
     add("--batch-size", "sentences decoded together, at most", type=number)
     add("--max-tokens", "source tokens decoded together, at most", type=number)
     add(

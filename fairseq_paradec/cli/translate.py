@@ -51,7 +51,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="a sentence instead of files; may be repeated",
     )
     add("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
-    add("--threads", type=arguments.number_of_threads, help="CPU threads (default: torch's)")
+    add("--threads", type=arguments.number_of_threads, help="CPU threads (default: all cores)")
     add("--batch-size", type=number, help="sentences decoded together (default: 32)")
     add("--max-tokens", type=number, help="source tokens decoded together (default: 4000)")
     add(

@@ -9,14 +9,19 @@ from ..engine.native import library
 
 def lines() -> list[str]:
     """Return the lines; the library is loaded, or built, as a decoder would do it."""
-    try:
-        path = library.path()
-        instructions = path.name.rsplit("-", 2)[0]
-        engine = [f"engine: native, instruction set {instructions}", f"library: {path}"]
-    except library.NativeUnavailable as error:
-        engine = [f"engine: torch; the native one is unavailable: {error}"]
+    engine = [f"{name}: {text}" for name, text in engine_of_here().items()]
     others = f"Python {platform.python_version()}, torch {_version('torch')}"
     return [f"paradec {__version__}", *engine, others]
+
+
+def engine_of_here() -> dict[str, str]:
+    """Return what computes passes on this machine: names and texts."""
+    try:
+        path = library.path()
+    except library.NativeUnavailable as error:
+        return {"engine": f"torch; the native one is unavailable: {error}"}
+    instructions = path.name.rsplit("-", 2)[0]
+    return {"engine": f"native, instruction set {instructions}", "library": str(path)}
 
 
 def _version(package: str) -> str:

@@ -10,12 +10,65 @@ import numpy as np
 
 from ..errors import option_error
 from ..model.model import Model
-from ..model_facts import is_module, is_prepared
+from ..model_checks import BLOCK_NAT, TRANSFORMER, attends_locally, has_heads, is_block_nat
+from ..model_facts import is_heads, is_module, is_prepared
+from ..registry import ANY, HEADS, METHODS
+from ..target_order import TargetOrder, order_of
 
 log = logging.getLogger(__name__)
 
 # Whether encoders are the same, by drafter and verifier.
 _SAME: WeakKeyDictionary[Any, WeakKeyDictionary[Any, bool]] = WeakKeyDictionary()
+
+
+#: What a method's drafter has to be, in words, by the kind of its checkpoint.
+WANTED = {
+    BLOCK_NAT: "a checkpoint of --arch block_nat",
+    HEADS: "a checkpoint of --arch blockwise_transformer, with --decoding blockwise",
+    TRANSFORMER: "one Transformer for text that writes a word per step, from left to right, as of "
+    "--arch shallow_decoder or transformer",
+}
+
+
+def kind_of(drafter: Any) -> str | None:
+    """Return the kind of a drafter or heads, a key of ``WANTED``; None: no method drafts by it."""
+    if is_heads(drafter) or has_heads([drafter]):
+        return HEADS
+    if is_block_nat([drafter]):
+        return BLOCK_NAT
+    plain = order_of(drafter) == TargetOrder() and not attends_locally(drafter)
+    return TRANSFORMER if plain else None
+
+
+def check_kind(path: str, kind: str, held: str | None, name: str) -> None:
+    """Refuse a drafter of another kind than a method takes.
+
+    Args:
+        path: its file.
+        kind: that the method takes, a key of ``WANTED``, or ``ANY``.
+        held: that it is of, as ``kind_of`` returns it.
+        name: of the drafter's class.
+    """
+    if held == kind or (kind == ANY and held is not None):
+        return
+    users = [name for name, method in METHODS.items() if held and method.drafter == held]
+    instead = f": use --decoding {' or '.join(users)}" if users else ""
+    wanted = WANTED[TRANSFORMER if kind == ANY else kind]
+    raise option_error("--drafter-path", path, f"{wanted}; this holds a {name}{instead}")
+
+
+def check_languages(path: str, trained: Sequence[str | None], wanted: Sequence[str | None]) -> None:
+    """Refuse a drafter of other languages than the verifier's; None: they are not known."""
+    if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
+        allowed = f"a drafter for {wanted[0]}-{wanted[1]}; this was trained for "
+        raise option_error("--drafter-path", path, f"{allowed}{trained[0]}-{trained[1]}")
+
+
+def check_positions(path: str, positions: int, needed: int) -> None:
+    """Refuse a drafter that takes shorter sources than the verifier."""
+    if positions < needed:
+        allowed = f"a drafter that takes {needed} source tokens, as the verifier does; this takes "
+        raise option_error("--drafter-path", path, f"{allowed}{positions}")
 
 
 def check_block_size(block_size: int, most: int, why: str) -> None:

@@ -109,6 +109,16 @@ def read(path: str | Path) -> Checkpoint:
         raise _damaged(path, "no whole archive") from error
 
 
+def is_archive(path: str | Path) -> bool:
+    """Return whether a file begins as archives do; a model file does not.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as stream:
+        return stream.read(2) == b"PK"
+
+
 def settings(part: Any) -> Mapping[str, Any]:
     """Return settings by name, in whatever form fairseq saved them.
 
@@ -127,6 +137,19 @@ def settings(part: Any) -> Mapping[str, Any]:
             for name, node in (content.items() if isinstance(content, dict) else ())
         }
     return {}
+
+
+def languages(content: Any) -> tuple[str | None, str | None]:
+    """Return the languages of a checkpoint's training, as it says; None: it says none.
+
+    Args:
+        content: of ``read``.
+    """
+    parts = content if isinstance(content, Mapping) else {}
+    task = settings(settings(parts.get("cfg")).get("task") or parts.get("args"))
+    pair = [task.get(name) for name in ("source_lang", "target_lang")]
+    source, target = (one if type(one) is str else None for one in pair)
+    return source, target
 
 
 def _is_node(value: Any) -> bool:

@@ -129,7 +129,7 @@ def _parts(path: str | Path) -> tuple[Any, dict[str, np.ndarray]]:
         size = int.from_bytes(file.read(8), "little")
         line = file.read(size) if 2 <= size <= _HEADER else b""
         if not line or len(line) != size:
-            raise _damaged("a file that is cut short, or none of safetensors")
+            raise _damaged("a file that is cut short, or no model file")
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[8 + size :]
     header = json.loads(line, object_pairs_hook=_once)
     if not isinstance(header, dict):

@@ -98,8 +98,7 @@ class Model:
             OSError: it cannot be read.
         """
         words = Vocabularies(len(source), len(target))
-        with open(path, "rb") as stream:
-            is_checkpoint = stream.read(2) == b"PK"
+        is_checkpoint = checkpoint.is_archive(path)
         content = checkpoint.read(path).content if is_checkpoint else None
         try:
             found = _of_checkpoint(content, words) if is_checkpoint else _of_file(path, words)
@@ -348,9 +347,13 @@ def _fitted(
     whole = "encoder.embed_tokens.weight" in given
     if not whole and architecture.heads is not None:  # heads alone
         wanted = {name: shape for name, shape in wanted.items() if name.startswith(HEADS)}
-        given, marks = _without_marks(given, base, lambda name: not name.startswith(HEADS))
+        given, marks = _without_marks(
+            given, base, lambda name: not name.startswith(HEADS), "a set of heads alone"
+        )
     elif not whole and architecture.shares_encoder:
-        given, marks = _without_marks(given, base, lambda name: name.startswith("encoder."))
+        given, marks = _without_marks(
+            given, base, lambda name: name.startswith("encoder."), "a drafter without its encoder"
+        )
         assert base is not None
         given |= {n: w for n, w in base.weights.items() if n.startswith("encoder.")}
         if base.is_packed_only:  # its encoder's maps, too
@@ -361,7 +364,7 @@ def _fitted(
 
 
 def _without_marks(
-    given: dict[str, Any], base: Model | None, is_mark: Callable[[str], bool]
+    given: dict[str, Any], base: Model | None, is_mark: Callable[[str], bool], what: str
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what a file has of its own, and what it has of its base's.
 
@@ -376,7 +379,8 @@ def _without_marks(
         elif name in theirs and _is_near(weight, theirs[name]):
             marks[name] = as_fp32(weight)
     if not marks or len(own) + len(marks) < len(given):
-        raise UsageError("got weights without their base; allowed: it beside its base")
+        allowed = "those of this one" if base else "--drafter-path with it, beside its model"
+        raise UsageError(f"got {what}{', of another model' if base else ''}; allowed: {allowed}")
     return own, marks
 
 

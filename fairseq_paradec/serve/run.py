@@ -95,11 +95,9 @@ def set_up_log(settings: ServerSettings) -> None:
 
 def worker() -> ASGIApp:
     """Return the application of a process that uvicorn has started."""
-    from .. import register
     from .app import make_app
 
     settings = ServerSettings.from_json(os.environ[TOLD])
-    register()
     set_up_log(settings)
     app = make_app(settings)
     gc.freeze()  # see ``serve``

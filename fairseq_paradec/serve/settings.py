@@ -15,7 +15,7 @@ class ServerSettings:
         port: of it; 0: any free one.
         workers: processes, each with its own models and batches.
         threads: decoding threads of a process, which share its weights.
-        cores: CPU threads of a decoding thread; None: torch's, shared among the threads.
+        cores: CPU threads of a decoding thread; None: all cores, shared among the threads.
         batch_size: sentences decoded together, at most.
         max_tokens: source tokens decoded together, at most.
         decoding: of requests that name none; None: as ``paradec translate``.

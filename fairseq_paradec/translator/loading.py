@@ -1,22 +1,32 @@
 """The models of a folder: read by the core, or loaded by fairseq where something needs torch."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import DecodingConfig
+from ..arrival import log_level_kept
+from ..config import ALL, DecodingConfig, flag
+from ..decoding.helper import check_kind, check_languages, check_positions, kind_of
 from ..engine.native.library import NativeUnavailable, library
 from ..engine.native.packing import offer, why_not
 from ..engine.native.stack import FORMS
 from ..errors import UsageError, option_error
-from ..extras import is_installed
+from ..extras import is_installed, named
+from ..methods.base import Context
+from ..methods.build import build_decoder
 from ..methods.configure import for_models, native_search
+from ..methods.stock import OTHER_SEARCH
+from ..model import checkpoint
 from ..model.dictionary import Dictionary
 from ..model.model import Model
-from ..model_facts import is_heads
-from ..registry import ANY, BLOCK_NAT, HEADS, METHODS, STOCK_DECODINGS
+from ..model_checks import one_set_of_heads
+from ..model_facts import class_of
+from ..registry import ANY, HEADS, STOCK_DECODINGS, check_models
 from .model_folder import ModelFolder
+
+#: Held while fairseq is imported and loads a model, by one of the threads that need it.
+_LOADING = threading.RLock()
 
 
 class Modules:
@@ -31,35 +41,37 @@ class Modules:
 
     def __init__(self, path: Path, folder: ModelFolder, device: str, flag: str) -> None:
         self.path, self.folder, self.device, self.flag = path, folder, device, flag
-        self._lock = threading.RLock()
+        self._reason = flag if device == "cpu" else f"--device {device}"
         self._loaded: tuple[list[Any], Any] | None = None
 
-    def get(self) -> tuple[list[Any], Any]:
+    def get(self, reason: str | None = None) -> tuple[list[Any], Any]:
         """Return the models, and the task.
+
+        Args:
+            reason: the option that needs them, for errors; None: that of the device or the folder.
 
         Raises:
             UsageError: fairseq is not installed, or the files do not fit each other.
         """
-        with self._lock:
+        with _LOADING:
             if self._loaded is None:
-                self._loaded = self._load()
+                with named(reason or self._reason):
+                    self._loaded = self._load()
             return self._loaded
 
     def _load(self) -> tuple[list[Any], Any]:
         """Load them; see ``get``."""
-        from ..engine.settings import usable_device
-        from ..engine.torch import views
-        from ..extras import named as named_extra
-
-        with named_extra(self.flag):
-            from ..plugin.compat.loading import named
+        with log_level_kept():  # first, so that fairseq is what is missing
+            from ..plugin.compat.loading import named as naming
             from ..plugin.tasks.loading import load_paths
             from ..plugin.tasks.translation import ParallelTranslationTask
+        from ..engine.settings import usable_device
+        from ..engine.torch import views
 
         folder, device = self.folder, usable_device(self.device)
         model = str(self.path / folder.model)
         pair = {"source_lang": folder.source, "target_lang": folder.target}
-        with named(self.flag):
+        with naming(self.flag):
             models, task, kind = load_paths([model], data=str(self.path), **pair)
         if not isinstance(task, ParallelTranslationTask):
             given = f"{model}, of --task {kind}"
@@ -75,13 +87,14 @@ class Modules:
 
 
 class CoreModels:
-    """A folder's model and its drafters, read without torch.
+    """A model and its drafters, read without torch.
 
     Args:
-        path: the folder.
-        folder: what it holds.
-        sources: the source vocabulary.
-        targets: the target vocabulary.
+        path: the model's file.
+        words: the source and the target vocabulary.
+        pair: the languages.
+        packed: files with its packed weights, by form.
+        drafter: the file of a drafter, or heads, that comes with it; None: none does.
 
     Raises:
         UsageError: a file is damaged, or of a model that native passes do not know.
@@ -89,16 +102,21 @@ class CoreModels:
     """
 
     def __init__(
-        self, path: Path, folder: ModelFolder, sources: Dictionary, targets: Dictionary
+        self,
+        path: Path,
+        words: tuple[Dictionary, Dictionary],
+        pair: tuple[str, str],
+        packed: Mapping[str, Path] | None = None,
+        drafter: Path | None = None,
     ) -> None:
         library()
-        self.words = sources, targets
-        self.model = self._read(str(path / folder.model))
-        self.drafters: dict[str, Model] = {}
-        for form, name in folder.packed.items():
-            offer(self.model, form, path / name)
-        if folder.drafter is not None:
-            self.drafter(str(path / folder.drafter))
+        self.words, self.pair = words, pair
+        self.model = self._read(str(path))
+        self._drafters: dict[str, Model] = {}
+        for form, file in (packed or {}).items():
+            offer(self.model, form, file)
+        if drafter is not None:
+            self.load(str(drafter), ANY, [self.model])
 
     def _read(self, path: str, base: Model | None = None) -> Model:
         """Read a model that native passes know."""
@@ -106,66 +124,94 @@ class CoreModels:
         model.lasts = True
         reason = "its softmax is adaptive" if model.architecture.cutoffs else why_not(model)
         if reason is not None:
-            raise UsageError(f"{path}: {reason}")
+            raise UsageError(f"{path}: {reason}: it needs fairseq_paradec[fairseq]")
         return model
 
-    def drafter(self, path: str) -> Model:
+    def _drafter(self, path: str) -> Model:
         """Return the drafter, or heads, of a path, read once."""
-        if path not in self.drafters:
-            self.drafters[path] = self._read(path, self.model)
-        return self.drafters[path]
+        if path not in self._drafters:
+            self._drafters[path] = self._read(path, self.model)
+        return self._drafters[path]
 
-    def config_of(self, config: DecodingConfig) -> DecodingConfig | None:
-        """Return by what the core decodes; None: it needs torch or fairseq.
+    def config_of(self, config: DecodingConfig) -> DecodingConfig | str:
+        """Return by what the core decodes, or the option for which it needs torch and fairseq.
 
         Of weights that are packed alone the core builds, or refuses, every decoder.
+
+        Raises:
+            UsageError: the method does not decode this model.
         """
         own = self._native(config)
-        return config if own is None and self.model.is_packed_only else own
+        return config if isinstance(own, str) and self.model.is_packed_only else own
 
-    def _native(self, config: DecodingConfig) -> DecodingConfig | None:
-        """Return by what native passes decode; None: there is more to do.
+    def _native(self, config: DecodingConfig) -> DecodingConfig | str:
+        """Return by what native passes decode, or what they do not; see ``config_of``.
 
         ``--decoding beam`` is fairseq's search by native passes, unless it has rules of its own.
         """
-        own: DecodingConfig | None = for_models(config, [self.model])
-        if config.audit or config.engine == "torch":
-            return None
-        if own is not None and own.decoding in STOCK_DECODINGS:
-            own = native_search(own)
-        if own is None or own.sampling:
-            return None
-        if own.latency_budget_ms is not None:  # fairseq's search is a candidate
-            return None
-        if not {own.engine_dtype or "fp32", own.drafter_dtype or "fp32"} <= FORMS.keys():
-            return None
-        return own if own.drafter_path is None or self._drafts(own) else None
+        own = for_models(config, [self.model])
+        check_models(own.decoding, [self.model], own.drafter_path)
+        if own.audit:
+            return "--audit"
+        if own.engine == "torch":
+            return "--engine torch"
+        if own.decoding in STOCK_DECODINGS:
+            search = native_search(own)
+            if search is None:
+                rules = [n for n in OTHER_SEARCH if getattr(own, n) != ALL[n].default]
+                return f"--decoding {own.decoding} {flag(rules[0])}"
+            own = search
+        for name in ("sampling", "latency_budget_ms"):  # fairseq's search takes part
+            if getattr(own, name) not in (None, False):
+                return flag(name)
+        for name in ("engine_dtype", "drafter_dtype"):
+            if (form := getattr(own, name)) is not None and form not in FORMS:
+                return f"{flag(name)} {form}"
+        if own.drafter_path is None or self._reads(own.drafter_path):
+            return own
+        return f"--drafter-path {own.drafter_path}"
 
-    def _drafts(self, config: DecodingConfig) -> bool:
-        """Return whether the drafter is one that the method takes."""
-        assert config.drafter_path is not None
+    def _reads(self, path: str) -> bool:
+        """Return whether a drafter can be read; else fairseq knows it, or says what is wrong.
+
+        Raises:
+            UsageError: it cannot, and fairseq is not installed.
+        """
         try:
-            drafter = self.drafter(config.drafter_path)
-        except (UsageError, OSError):
-            return False
-        if not _fits(drafter, METHODS[config.decoding].drafter):
-            return False
-        return is_heads(drafter) or drafter.max_positions()[0] >= self.model.max_positions()[0]
+            drafter = self._drafter(path)
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"--drafter-path: got {path!r}, which does not exist; allowed: a checkpoint file "
+                "that fairseq-train wrote"
+            ) from error
+        except (UsageError, OSError) as error:
+            if is_installed("fairseq"):
+                return False
+            raise UsageError(f"--drafter-path: {error}") from error
+        return kind_of(drafter) != HEADS or drafter.is_heads  # heads beside a base of their own
+
+    def build(self, config: DecodingConfig) -> Any:
+        """Build a decoder of what ``config_of`` returned."""
+        source, target = self.words
+        return build_decoder([self.model], config, Context(target, source), self.load)
 
     def load(self, path: str, kind: str, models: Sequence[Any]) -> Model:
-        """Return a drafter of a kind; see ``build_decoder``."""
-        return self.drafter(path)
+        """Return a drafter of a kind; see ``build_decoder``.
 
-
-def _fits(drafter: Model, kind: str | None) -> bool:
-    """Return whether a drafter is of the kind that a method takes; see the registry."""
-    architecture = drafter.architecture
-    if kind == BLOCK_NAT:
-        return architecture.block is not None
-    if kind == HEADS:
-        return is_heads(drafter)
-    special = architecture.block or architecture.heads or architecture.order
-    return kind == ANY or not special
+        Raises:
+            UsageError: it is of another kind or pair, or takes shorter sources than the model.
+        """
+        drafter = self._drafter(path)
+        name = "set of heads" if drafter.is_heads else f"{class_of(drafter)} model"
+        check_kind(path, kind, kind_of(drafter), name)
+        if drafter.is_heads:
+            one_set_of_heads("blockwise", [self.model], path)
+        else:
+            if checkpoint.is_archive(path):
+                trained = checkpoint.languages(checkpoint.read(path).content)
+                check_languages(path, trained, self.pair)
+            check_positions(path, drafter.max_positions()[0], self.model.max_positions()[0])
+        return drafter
 
 
 def read_core(
@@ -181,9 +227,28 @@ def read_core(
             allowed = "cpu, for this folder's weights are packed alone"
             raise option_error("--device", device, allowed)
         return None
+    packed = {form: path / name for form, name in folder.packed.items()}
+    drafter = None if folder.drafter is None else path / folder.drafter
+    pair = folder.source, folder.target
+    only = folder.packed_only
+    return core_of(path / folder.model, words, pair, packed, drafter, only)
+
+
+def core_of(
+    path: Path,
+    words: tuple[Dictionary, Dictionary],
+    pair: tuple[str, str],
+    packed: Mapping[str, Path] | None = None,
+    drafter: Path | None = None,
+    only: bool = False,
+) -> CoreModels | None:
+    """Read a model without torch, and what comes with it; see ``CoreModels`` and ``read_core``.
+
+    With ``only`` nothing else can: its weights are packed alone.
+    """
     try:
-        return CoreModels(path, folder, *words)
+        return CoreModels(path, words, pair, packed, drafter)
     except (UsageError, NativeUnavailable, OSError) as error:
-        if is_installed("fairseq") and not folder.packed_only:
+        if is_installed("fairseq") and not only:
             return None
         raise error if isinstance(error, UsageError) else UsageError(str(error)) from error

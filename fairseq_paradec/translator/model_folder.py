@@ -166,16 +166,6 @@ def _remove_dead(goal: Path) -> None:
                 os.close(descriptor)
 
 
-def language_pair(data: Path) -> tuple[str | None, str | None]:
-    """Return the languages that a data folder's files are named by; None: they are not."""
-    for name in sorted(os.listdir(data)):
-        parts = name.split(".")
-        pair = parts[1].split("-") if len(parts) > 2 else []
-        if len(pair) == 2:
-            return pair[0], pair[1]
-    return None, None
-
-
 def _parse(file: str, content: Any) -> tuple[ModelFolder, Mapping[str, str]]:
     """Check the content of ``paradec.json``: -> the folder, and the hashes by file.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..batch import Batch, Hooks
-from ..config import ALL, LARGEST
+from ..config import ALL, LARGEST, DecodingConfig
 from ..errors import UsageError, option_error, refuse_unknown
 from ..forks import computing
 from ..methods.base import Context, refuse_drafts
@@ -25,7 +25,7 @@ from ..utf8 import bare
 from . import model_folder
 from .batches import by_length, collate
 from .documents import Document, Text
-from .loading import Modules, read_core
+from .loading import CoreModels, Modules, read_core
 from .markup import parse
 from .model_folder import ModelFolder
 from .text_processing import TextProcessing
@@ -84,6 +84,11 @@ class Translator:
     def task(self) -> Any:
         """Fairseq's task of the model."""
         return self._modules.get()[1]
+
+    @property
+    def core(self) -> CoreModels | None:
+        """The model and its drafters as read without torch; None: fairseq loads them."""
+        return self._core
 
     @property
     def _known(self) -> list[Any]:
@@ -281,12 +286,13 @@ class Translator:
             if traced:
                 options["retain_iter_history"] = True
             config = configure(Namespace(**options))
-            context = Context(self.targets, self.sources)
             native = None if self._core is None else self._core.config_of(config)
-            if self._core is not None and native is not None:
-                built = build_decoder([self._core.model], native, context, self._core.load)
+            if self._core is not None and isinstance(native, DecodingConfig):
+                built = self._core.build(native)
             else:
-                built = build_decoder(self.models, config, context, self.task.drafters.load)
+                models, task = self._modules.get(native if isinstance(native, str) else None)
+                context = Context(self.targets, self.sources)
+                built = build_decoder(models, config, context, task.drafters.load)
             if traced and isinstance(built, StockDecoder):
                 raise UsageError(
                     f"passes: got --decoding {decoding}, fairseq's own search, which "

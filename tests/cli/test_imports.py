@@ -217,9 +217,10 @@ except UsageError as error:
     assert str(error) == "needs fairseq; install fairseq_paradec[fairseq]", error
 model = fairseq_paradec.load({str(DEMO)!r})
 try:
-    model.translate(["A dog."], decoding="beam")
+    model.translate(["A dog."], decoding="beam", no_repeat_ngram_size=3)
 except UsageError as error:
-    assert str(error) == "--model needs fairseq; install fairseq_paradec[fairseq]", error
+    said = "--decoding beam --no-repeat-ngram-size needs fairseq; install fairseq_paradec[fairseq]"
+    assert str(error) == said, error
 print(*model.translate(["A dog runs."]))"""
     assert python(code) == "Ein Hund rennt."
 

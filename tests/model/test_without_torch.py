@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,18 @@ import pytest
 import safetensors.torch
 import torch
 from support.builders import DEMO
-from support.commands import ROOT
+from support.commands import ROOT, WITHOUT_TORCH, alone, environment
 from support.foreign import save_marian, saved
 
 from fairseq_paradec import load
 from fairseq_paradec.batch import Batch
-from fairseq_paradec.cli.main import main
+from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.plugin.tasks import loading
 
 SMALL = DEMO.with_name("demo-small.en-de")
+LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()
+
 #: Method and drafter, by its name; further flags.
 RUNS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "greedy": ("greedy", None, {}),
@@ -103,47 +107,109 @@ def test_tokens_and_scores_are_those_with_torch(sources: list[list[int]]) -> Non
             assert [s for _, s in got] == pytest.approx([s for _, s in want], abs=1e-6), name
 
 
-#: Runs ``paradec`` where neither can be imported, nor what reads weights with torch.
-COMMAND = """
-import sys
-sys.modules["torch"] = sys.modules["fairseq"] = None
-sys.modules["transformers"] = sys.modules["safetensors"] = None
-from fairseq_paradec.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def paradec(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command without torch and fairseq."""
-    given = [sys.executable, "-c", COMMAND, *words]
-    return subprocess.run(given, capture_output=True, text=True, cwd=ROOT)
-
-
 @pytest.mark.parametrize(
-    "options",
-    [
-        [],
-        ["--decoding", "greedy", "--engine-dtype", "int8"],
-        ["--decoding", "beam", "--beam", "2"],
-    ],
+    "options", ["", "--decoding greedy --engine-dtype int8", "--decoding beam"]
 )
-def test_translate_needs_neither(options: list[str]) -> None:
-    done = paradec("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
+def test_translate_needs_neither(options: str) -> None:
+    done = alone("translate", "--model", str(DEMO), "--text", "A dog runs.", *options.split())
     assert (done.returncode, done.stdout) == (0, "Ein Hund rennt.\n"), done.stderr
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "named"),
     [
-        ["--decoding", "greedy", "--audit"],
-        ["--device", "cuda"],
-        ["--decoding", "greedy", "--engine", "torch"],
+        ("--decoding greedy --audit", "--audit"),
+        ("--device cuda", "--device cuda"),
+        ("--decoding greedy --engine torch", "--engine torch"),
+        ("--decoding greedy --engine-dtype fp16", "--engine-dtype fp16"),
+        ("--decoding auto_fast --latency-budget-ms 9", "--latency-budget-ms"),
     ],
 )
-def test_what_needs_them_is_one_line(options: list[str]) -> None:
-    done = paradec("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
-    assert done.returncode == 2 and "install fairseq_paradec[" in done.stderr
-    assert done.stderr.count("\n") == 1 and not done.stdout, done.stderr
+def test_what_needs_them_is_one_line(options: str, named: str) -> None:
+    done = alone("translate", "--model", DEMO, "--text", "A dog runs.", *options.split())
+    said = f"paradec translate: error: {named} needs fairseq; install fairseq_paradec[fairseq]\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+@pytest.mark.parametrize(
+    ("decoding", "drafter", "said"),
+    [
+        ("gad", "heads.pt", "a checkpoint of --arch block_nat; this holds a set of heads: use "),
+        ("assisted", "drafter.pt", "this holds a block_nat model: use --decoding gad or gad_pp"),
+        ("blockwise", "assistant.pt", "this holds a shallow model: use --decoding assisted"),
+        ("auto_fast", "ibdecoder.pt", "one Transformer for text .* this holds a reordered model"),
+        ("gad", "none.pt", "which does not exist"),
+        ("gad", "codes.bpe", "a file that is cut short, or no model file"),
+    ],
+)
+def test_a_drafter_that_does_not_fit_is_refused_without_them(
+    decoding: str, drafter: str, said: str
+) -> None:
+    words = ("--decoding", decoding, "--drafter-path", DEMO / drafter, "--text", "a")
+    done = alone("translate", "--model", DEMO, *words)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "--drafter-path: " in done.stderr and re.search(said, done.stderr), done.stderr
+
+
+def test_a_drafter_of_other_languages_is_refused_without_them(tmp_path: Path) -> None:
+    state = torch.load(DEMO / "drafter.pt", weights_only=False)
+    state["cfg"]["task"]["source_lang"] = "fr"
+    torch.save(state, path := tmp_path / "other.pt")
+    done = alone("translate", "--model", DEMO, "--decoding", "gad", "--drafter-path", path)
+    assert done.returncode == 2 and "a drafter for en-de; this was trained for fr" in done.stderr
+
+
+@pytest.fixture(params=["processes", pytest.param("ray", marks=pytest.mark.slow)])
+def workers(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, ...]]:
+    """The flags of two workers that can import neither."""
+    if request.param == "processes":
+        yield "--processes", "2"
+        return
+    clusters = pytest.importorskip("ray.cluster_utils")
+    monkeypatch.setenv("PYTHONPATH", WITHOUT_TORCH["PYTHONPATH"])
+    small = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 10**8}
+    nodes = clusters.Cluster(True, head_node_args=small)
+    yield "--cluster", nodes.address
+    nodes.shutdown()
+
+
+def test_a_corpus_needs_neither(workers: tuple[str, ...], tmp_path: Path) -> None:
+    """By two workers: the rows of one with both, by torch."""
+    text = tmp_path / "text"
+    text.write_text("\n".join(LINES[:24]) + "\n", "utf-8")
+    words = ("translate", "--model", DEMO, text, "--buffer-size", "8")
+    done = alone(*words, "--out", tmp_path / "alone", *workers)
+    assert done.returncode == 0, done.stderr
+    with_both = [*map(str, words), "--engine", "torch", "--out", str(tmp_path / "both")]
+    assert paradec(with_both) == 0
+    found, wanted = (
+        [
+            json.loads(row)["translation"]
+            for part in sorted((tmp_path / name / "parts").glob("*.jsonl"))
+            for row in part.read_text("utf-8").splitlines()
+        ]
+        for name in ("alone", "both")
+    )
+    assert found == wanted and len({*found}) > 20
+
+
+def test_a_command_that_needs_fairseq_logs_what_others_do() -> None:
+    """The import of fairseq would log its dictionaries, and the closing line of a generator."""
+    words = ["translate", "--model", str(DEMO), "--text", "A dog runs."]
+    given = [
+        sys.executable,
+        "-m",
+        "fairseq_paradec",
+        *words,
+        "--decoding",
+        "greedy",
+        "--engine",
+        "torch",
+    ]
+    done = subprocess.run(given, capture_output=True, text=True, cwd=ROOT, env=environment())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Ein Hund rennt.\n", "")
 
 
 def test_a_damaged_model_is_named(tmp_path: Path) -> None:
@@ -156,9 +222,28 @@ def test_a_damaged_model_is_named(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "paradec.json").read_text("utf-8"))
     about["sha256"]["model.pt"] = hashlib.sha256(model.read_bytes()).hexdigest()
     (tmp_path / "paradec.json").write_text(json.dumps(about), "utf-8")
-    done = paradec("translate", "--model", str(tmp_path), "--text", "A dog runs.")
+    done = alone("translate", "--model", str(tmp_path), "--text", "A dog runs.")
     assert done.returncode == 2 and "model.pt" in done.stderr and "fairseq;" not in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_threads_that_need_fairseq_at_once_get_it() -> None:
+    """Of two models, which each asks fairseq for its own."""
+    code = f"""
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from fairseq_paradec import load
+folders = {[str(DEMO), str(DEMO.with_name("demo-small.en-de"))] * 2!r}
+barrier = threading.Barrier(len(folders))
+models = [load(folder) for folder in folders]
+def work(model):
+    barrier.wait()
+    return model.translate(["A dog runs."], engine="torch")
+with ThreadPoolExecutor(len(folders)) as pool:
+    print(*(text for texts in pool.map(work, models) for text in texts))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == " ".join(["Ein Hund rennt."] * 4) + "\n", done.stderr
 
 
 def packing(folder: Path, out: Path, model: str, *more: str) -> list[str]:
@@ -186,14 +271,14 @@ def test_pack_needs_neither(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     """What it packs translates as the checkpoints do by fairseq's modules."""
     folder, model, drafter, flags, options = PACKED[name]
     drafts = [] if drafter is None else ["--drafter-path", str(folder / drafter)]
-    done = paradec(*packing(folder, tmp_path / "x", model, *drafts, *flags))
+    done = alone(*packing(folder, tmp_path / "x", model, *drafts, *flags))
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert sorted(tmp_path.glob("x/*.safetensors")) and not [*tmp_path.glob("x/*.pt")]
-    lines = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()[:6]
+    lines = LINES[:6]
     (tmp_path / "text").write_text("\n".join(lines), "utf-8")
-    done = paradec("translate", "--model", str(tmp_path / "x"), *options, str(tmp_path / "text"))
+    done = alone("translate", "--model", str(tmp_path / "x"), *options, str(tmp_path / "text"))
     assert done.returncode == 0, done.stderr
-    assert main(packing(folder, tmp_path / "y", model)) == 0
+    assert paradec(packing(folder, tmp_path / "y", model)) == 0
     wanted = load(tmp_path / "y")
     monkeypatch.setattr(wanted, "_core", None)
     how = {} if name == "order" else {"decoding": "greedy"}
@@ -206,7 +291,7 @@ def test_weights_of_old_torch_need_torch(tmp_path: Path) -> None:
     (given / "model.safetensors").unlink()
     old = {"_use_new_zipfile_serialization": False}
     torch.save({"a": torch.ones(1)}, given / "pytorch_model.bin", **old)
-    done = paradec("import", "hf", str(given), str(tmp_path / "x"), "--target", "de")
+    done = alone("import", "hf", str(given), str(tmp_path / "x"), "--target", "de")
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "before 1.6, needs torch; install fairseq_paradec[torch]" in done.stderr
 
@@ -224,12 +309,12 @@ def test_import_needs_neither(form: str, tmp_path: Path) -> None:
         weights = safetensors.torch.load_file(given / "model.safetensors")
         (given / "model.safetensors").unlink()
         torch.save(weights, given / "pytorch_model.bin")
-    done = paradec("import", kind, str(given), str(out), "--source", "en", "--target", "de")
+    done = alone("import", kind, str(given), str(out), "--source", "en", "--target", "de")
     assert done.returncode == 0 and not done.stderr, done.stderr
-    lines = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()[:6]
+    lines = LINES[:6]
     (tmp_path / "text").write_text("\n".join(lines), "utf-8")
     given_text = ["--decoding", "greedy", str(tmp_path / "text")]
-    done = paradec("translate", "--model", str(out), *given_text)
+    done = alone("translate", "--model", str(out), *given_text)
     assert done.returncode == 0, done.stderr
     wanted = load(out).translate(lines, decoding="beam", beam=1)
     assert done.stdout.splitlines() == wanted and any(wanted)

@@ -189,7 +189,7 @@ def test_the_doctor_says_what_fits_and_how_to_get_the_rest(old, told, tmp_path):
     assert found["gad"].startswith(
         f"needs scripts/train_drafter.sh {tmp_path} --kind block --fast --verifier {old}"
     )
-    assert found["nat"].startswith("no: --path: got 'TransformerModel'; allowed")
+    assert found["nat"].startswith("no: --path: got 'transformer'; allowed")
     assert found["fairseq-generate"].startswith(f"{tmp_path} --user-dir") and "paradec" in found
 
 

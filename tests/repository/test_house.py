@@ -11,6 +11,8 @@ import mutants
 import pytest
 from support.commands import PLUGIN, ROOT
 
+from fairseq_paradec.cli.main import parse
+
 #: What lies below all rooms; a module of it may import the others of the ground.
 GROUND = {
     "arrival",
@@ -181,8 +183,11 @@ def test_the_translator_and_what_its_batches_pass_need_no_torch_to_be_imported()
         assert not at_the_top(file) & {"torch", "fairseq"}, file
 
 
-#: What computes with torch: the audit by fairseq's search, imported where ``--audit`` asks for it.
-COMPUTES_WITH_TORCH = {"decoding.audit"}
+#: What computes with torch: the audit by fairseq's search, imported where ``--audit`` asks for it,
+#: and ``paradec import``.
+COMPUTES_WITH_TORCH = ("decoding.audit", "translator.importing.")
+#: The commands that begin without fairseq; ``translate`` is that of corpora, too.
+BEGIN_WITHOUT_FAIRSEQ = ("translate", "serve", "doctor")
 #: Imports modules where neither is; prints each that fails, and the package's file that asks.
 ALONE = """
 import importlib, json, pathlib, sys, traceback
@@ -202,14 +207,32 @@ print(json.dumps(failed))
 
 
 def test_the_core_needs_neither_torch_nor_fairseq() -> None:
-    rooms = [*sorted(GROUND), "decoding", "methods", "model", "text"]
+    rooms = [*sorted(GROUND), "cli", "decoding", "methods", "model", "serve", "text", "translator"]
     files = [file.relative_to(PLUGIN) for room in rooms for file in files_of(room)]
     modules = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files]
-    assert len(modules) > 70
+    assert len(modules) > 110
     words = [sys.executable, "-c", ALONE, *modules]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     failed = json.loads(done.stdout)
-    assert failed.keys() == COMPUTES_WITH_TORCH, failed
+    wrong = {
+        name: file for name, file in failed.items() if not name.startswith(COMPUTES_WITH_TORCH)
+    }
+    assert not wrong and "decoding.audit" in failed, wrong
+
+
+@pytest.mark.parametrize("name", BEGIN_WITHOUT_FAIRSEQ)
+def test_a_command_begins_without_fairseq(name: str) -> None:
+    """Its arguments say so; what it imports at its top does not register the plugin either."""
+    words = {"doctor": ["doctor", "DIR"]}.get(name, [name, "--model", "DIR"])
+    _, args = parse(words)
+    assert args.plugin is False
+    calls = [
+        file.name
+        for file in files_of("cli")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "register"
+    ]
+    assert calls == ["main.py"]
 
 
 def test_every_room_is_known() -> None:

@@ -82,6 +82,52 @@ def test_gates_that_have_held_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert Held(path).rows == {}
 
 
+#: Stands for Python: writes down how it is called, and makes what the commands of a training make.
+RECORDER = """#!/bin/bash
+[ "$2 $3" = '-m fairseq_paradec' ] || exit 0
+printf '%s ' "$@" >>"$CALLS"; echo >>"$CALLS"
+words=("$@")
+for i in "${!words[@]}"; do
+    case ${words[i]} in --save-dir) folder=${words[i + 1]} ;; --out) out=${words[i + 1]} ;; esac
+done
+case $4 in
+    train)
+        sleep 2
+        mkdir -p "$folder"
+        echo '{"num_updates": "500", "wall": "2"}' >"$folder/train.log"
+        touch "$folder/model.pt"
+        ;;
+    shrink) echo weights >"${@: -1}" ;;
+    benchmark) echo {} >"$out" ;;
+esac
+"""
+
+
+def test_the_second_half_has_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fairseq's clock goes on where the first half's stopped; the second half's limit, too."""
+    python, calls, start = (tmp_path / name for name in ("python", "calls", "start.pt"))
+    python.write_text(RECORDER)
+    python.chmod(0o755)
+    start.touch()
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/valid.de").touch()
+    monkeypatch.setitem(ENV, "CALLS", str(calls))
+    work = tmp_path / "work"
+    place = ["--data", tmp_path, "--work", work, "--out", tmp_path / "out", "--python", python]
+    result = gpu("train", "imdecoder", "--device", "cpu", "--minutes", 2, "--start", start, *place)
+    assert result.returncode == 0, result.stderr
+    words = [line.split() for line in calls.read_text().splitlines()]
+    assert [line[3] for line in words] == ["train", "train", "shrink", "benchmark"]
+    first, second = (dict(zip(line, line[1:], strict=False)) for line in words[:2])
+    assert first["--start-from"] == str(start) and first["--lr-scheduler"] == "inverse_sqrt"
+    assert second["--finetune-from-model"] == str(work / "train/imdecoder/first/model.pt")
+    assert second["--lr-scheduler"] == "polynomial_decay"
+    took = int((work / "train/imdecoder/first.took").read_text())
+    own = int(second["--updates"]) / (0.9 * 500 / 2)  # seconds: so many updates fit into them
+    assert took >= 2 and 60 < own <= 120 - 45 - took
+    assert float(second["--stop-time-hours"]) * 3600 == pytest.approx(own + took, abs=0.1)
+
+
 @pytest.mark.slow
 def test_gates(part) -> None:
     chosen = ["--processes", 2, "--", "-k", "pj and float32 and ragged and (0 or 1)"]

@@ -460,7 +460,7 @@ def test_evaluation_keeps_the_order_of_the_data_and_joins_words(monkeypatch):
     said = "S-2\tx\nH-2\t-0.5\tzw@@ ei .\nH-0\t-1.0\teins\u2028\nH-0\t-2.0\tsecond\nH-1\t0\t\n"
     result = subprocess.CompletedProcess([], 0, said, "")
     monkeypatch.setattr(generated.subprocess, "run", lambda *_, **__: result)
-    monkeypatch.setattr(judge.data_utils, "infer_language_pair", lambda _: ("en", "de"))
+    monkeypatch.setattr(judge, "language_pair", lambda _: ("en", "de"))
     assert generated.translate("data", "model", "test", []) == ["eins", "", "zwei."]
 
 

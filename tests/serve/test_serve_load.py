@@ -8,22 +8,18 @@ import re
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
 import pytest
 import schemathesis
 from schemathesis import GenerationMode
-from support import commands
-from support.commands import DEMO, ROOT, wait_until
+from support.commands import DEMO, wait_until
 from support.markup_texts import HTML_TEXT, MARKDOWN_TEXT, kept
-from support.server import Client, serving
+from support.server import process, serving
 
 import fairseq_paradec
 from fairseq_paradec.errors import UsageError
@@ -40,32 +36,6 @@ SETTINGS = ServerSettings(models=(str(DEMO),), port=0, timeout=300)
 def client():
     with serving(SETTINGS) as one:
         yield one
-
-
-@contextmanager
-def process(*flags):
-    """A server in a process of its own, and a client of it."""
-    words = [sys.executable, "-m", "fairseq_paradec", "serve", "--model", str(DEMO), "--port", "0"]
-    env = commands.environment({"PYTHONPATH": str(ROOT)})
-    with subprocess.Popen(
-        [*words, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env
-    ) as one:
-        try:
-            assert one.stderr is not None
-            port = next(
-                int(found[1])
-                for line in one.stderr
-                if (found := re.search(r"serving at http://127.0.0.1:(\d+)/", line))
-            )
-            with ThreadPoolExecutor(1) as reads:
-                said = reads.submit(one.stderr.read)  # so that it never waits for us
-                try:
-                    yield one, Client(port)
-                finally:
-                    one.kill()
-                    print(said.result()[-5000:])  # pytest shows it where a test fails
-        finally:
-            one.kill()
 
 
 def sentences(count):

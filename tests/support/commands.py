@@ -36,6 +36,9 @@ TRAINING = (
 #: What is done to a folder of files that is refused then.
 Spoil = Callable[[Path], object]
 
+#: Environment of commands in whose processes neither torch nor fairseq can be imported.
+WITHOUT_TORCH = {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests/support/blocked"), str(ROOT)))}
+
 #: Seconds after which a command is taken for one that hangs.
 LONGEST = 300
 
@@ -151,6 +154,13 @@ exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
     def _answer(self) -> Any:
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
+
+
+def alone(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run ``paradec`` where neither torch nor fairseq can be imported."""
+    given = [sys.executable, "-m", "fairseq_paradec", *map(str, words)]
+    env = environment(WITHOUT_TORCH)
+    return subprocess.run(given, capture_output=True, text=True, env=env, timeout=LONGEST)
 
 
 def wait_until(

@@ -2,9 +2,13 @@
 
 import http.client
 import json
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -14,6 +18,7 @@ from fairseq_paradec.serve.app import make_app
 from fairseq_paradec.serve.fleet import Fleet
 from fairseq_paradec.serve.run import bound, config_of
 from fairseq_paradec.serve.settings import ServerSettings
+from support.commands import DEMO, ROOT, environment
 
 
 class Reply(NamedTuple):
@@ -86,3 +91,36 @@ def serving(settings: ServerSettings, fleet: Fleet | None = None) -> Iterator[Cl
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def process(
+    *flags: str, env: Mapping[str, str] | None = None
+) -> Iterator[tuple["subprocess.Popen[str]", Client]]:
+    """A server of the demo in a process of its own, and a client of it.
+
+    Args:
+        flags: more of the command's.
+        env: more of its environment.
+    """
+    words = [sys.executable, "-m", "fairseq_paradec", "serve", "--model", str(DEMO), "--port", "0"]
+    all_of = environment(env or {"PYTHONPATH": str(ROOT)})
+    with subprocess.Popen(
+        [*words, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=all_of
+    ) as one:
+        try:
+            assert one.stderr is not None
+            port = next(
+                int(found[1])
+                for line in one.stderr
+                if (found := re.search(r"serving at http://127.0.0.1:(\d+)/", line))
+            )
+            with ThreadPoolExecutor(1) as reads:
+                said = reads.submit(one.stderr.read)  # so that it never waits for us
+                try:
+                    yield one, Client(port)
+                finally:
+                    one.kill()
+                    print(said.result()[-5000:])  # pytest shows it where a test fails
+        finally:
+            one.kill()

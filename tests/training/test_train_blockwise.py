@@ -116,6 +116,20 @@ def test_rows_of_several_models_and_what_they_are_called(made: Path) -> None:
     assert all(row["identical"] == 100 for row in rows if row["label"].endswith("exact"))
 
 
+def test_equal_weights_are_stored_once(tmp_path: Path) -> None:
+    """fairseq writes a tied embedding three times where it was trained on a GPU."""
+    state = torch.load(DEMO / "model.pt", weights_only=True)
+    tied = state["model"]
+    state["model"] = {name: weight.clone() for name, weight in tied.items()}
+    torch.save(state, tmp_path / "apart.pt")
+    assert paradec(["shrink", str(tmp_path / "apart.pt"), str(tmp_path / "small.pt")]) == 0
+    small = torch.load(tmp_path / "small.pt", weights_only=True)["model"]
+    assert all(torch.equal(small[name], weight) for name, weight in tied.items())
+    assert small.keys() == tied.keys()
+    sizes = [path.stat().st_size for path in (tmp_path / "small.pt", DEMO / "model.pt")]
+    assert sizes[0] <= sizes[1] < 0.8 * (tmp_path / "apart.pt").stat().st_size
+
+
 def test_blocks_and_broken_promises_by_hand() -> None:
     """The last pass of the first output only verified: 4 tokens in a block, then 1 and 1."""
     assert block_sizes([0, 3], 4) == [4] and block_sizes([0, 0], 2) == [1, 1]

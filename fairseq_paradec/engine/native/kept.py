@@ -24,12 +24,19 @@ def place(model: Model, form: str) -> Path | None:
 
     Its name holds the hash of the weights, the form, and what the library was built from.
     """
-    if not model.lasts or model.is_packed_only or _bytes(model) < LEAST:
-        return None
     folder = user_folder("packed")
-    if folder is None:
+    if why_not(model) is not None or folder is None:
         return None
     return folder / f"{model.digest()}-{form}-{hash_of(library_path().name.encode())}"
+
+
+def why_not(model: Model) -> str | None:
+    """Say why a model's packed weights are not kept, or return None."""
+    if not model.lasts or model.is_packed_only:
+        return "its weights may change, or lie packed in its folder"
+    if _bytes(model) < LEAST:
+        return "the model is small"
+    return None if user_folder("packed") is not None else "there is no cache folder"
 
 
 def _bytes(model: Model) -> int:

@@ -15,8 +15,8 @@ import torch
 from ...config import flag
 from ...engine.settings import usable_device
 from ...errors import needs, option_error
+from ...files import check_inputs
 from ...images import holds_images
-from ...plugin.tasks.loading import check_inputs
 from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, shown_names
 from ..analysis.promises import PROVENANCE
 from ..analysis.quality import Quality

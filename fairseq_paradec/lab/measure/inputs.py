@@ -7,8 +7,7 @@ from typing import Any
 
 from ... import images
 from ...errors import option_error
-from ...files import checksum
-from ...plugin.tasks.loading import check_inputs
+from ...files import check_inputs, checksum
 from . import machine
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from fairseq.data import Dictionary, data_utils
 
 from ...errors import option_error
+from ...files import language_pair
 from ..analysis.benchmark_tables import difference
 from ..analysis.quality import Quality
 from ..data.table import Cells, Value
@@ -40,7 +41,7 @@ def agreement(
 
 def target_language(data: str) -> str:
     """Return a data folder's target language."""
-    return str(data_utils.infer_language_pair(data)[1])
+    return str(language_pair(data)[1])
 
 
 def side(data: str, subset: str, language: str) -> list[str]:
@@ -50,8 +51,7 @@ def side(data: str, subset: str, language: str) -> list[str]:
         UsageError: the data do not have it.
     """
     words = Dictionary.load(str(Path(data) / f"dict.{language}.txt"))
-    pair = "-".join(data_utils.infer_language_pair(data))
-    path = f"{data}/{subset}.{pair}.{language}"
+    path = f"{data}/{subset}.{'-'.join(map(str, language_pair(data)))}.{language}"
     indexed = data_utils.load_indexed_dataset(path, words)
     if indexed is None:
         raise option_error("--subset", subset, "a subset with references, or --reference FILE")

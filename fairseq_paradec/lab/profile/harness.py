@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ... import files
 from ...engine.settings import usable_device
-from ...plugin.tasks.loading import check_inputs
+from ...files import check_inputs
 from ..data.journal import Journal
 from ..data.samples import Rounds as Samples
 from ..data.table import Value

@@ -13,7 +13,7 @@ import torch
 
 from ... import register
 from ...errors import UsageError
-from ...plugin.tasks.loading import check_inputs
+from ...files import check_inputs
 from ..data.journal import Journal
 from ..data.table import Cells, Table, Value, column
 from ..measure import machine, rounds

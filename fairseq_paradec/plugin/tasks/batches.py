@@ -147,7 +147,8 @@ class EverySentence:
             models,
             self.tgt_dict,
         )
-        return [[tensors_of(hypo) for hypo in hypos] for hypos in outputs]
+        device = sample["net_input"]["src_tokens"].device
+        return [[tensors_of(hypo, device) for hypo in hypos] for hypos in outputs]
 
     def _check_words(self, tokens: np.ndarray, words: Any) -> None:
         """Refuse tokens that a dictionary does not have; B×T."""
@@ -195,18 +196,26 @@ class EverySentence:
         return problems_of(batch, self.positions(models)[0], sources)
 
 
-def tensors_of(hypo: dict[str, Any]) -> dict[str, Any]:
-    """Return a decoder's hypothesis as fairseq's, whose arrays are tensors on the CPU.
+def tensors_of(hypo: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return a decoder's hypothesis as fairseq's, whose arrays are tensors.
 
     One of fairseq's own search stays as it is.
+
+    Args:
+        hypo: the hypothesis.
+        device: of the batch, where fairseq's tensors are; only ``attention`` and ``alignment`` are
+            always on the CPU.
     """
     if isinstance(hypo["tokens"], Tensor):
         return hypo
+
+    def there(array: Any) -> Tensor:
+        return torch.as_tensor(array).to(device)
+
     arrays = ("tokens", "positional_scores", "score")
-    history = [{"tokens": torch.as_tensor(state["tokens"])} for state in hypo["history"]]
+    history = [{"tokens": there(state["tokens"])} for state in hypo["history"]]
     nothing = {"attention": torch.empty(0), "alignment": torch.empty(0)}
-    tensors = {name: torch.as_tensor(hypo[name]) for name in arrays}
-    return nothing | hypo | tensors | {"history": history}
+    return nothing | hypo | {name: there(hypo[name]) for name in arrays} | {"history": history}
 
 
 def _check_references(lengths: np.ndarray, most: int) -> None:

@@ -8,22 +8,14 @@ from weakref import WeakKeyDictionary
 from fairseq import checkpoint_utils, utils
 from fairseq.models.transformer import TransformerModelBase
 
-from ...decoding.helper import same_weights
+from ...decoding.helper import check_kind, check_languages, check_positions, kind_of, same_weights
 from ...engine.torch.watch import keep_weights, keeps_weights
 from ...errors import option_error
-from ...model_checks import attends_locally, has_heads, is_block_nat, one_set_of_heads
-from ...registry import ANY, BLOCK_NAT, HEADS, METHODS, TRANSFORMER
-from ...target_order import TargetOrder, order_of
+from ...model_checks import is_block_nat, one_set_of_heads
+from ...registry import ANY, BLOCK_NAT, HEADS, TRANSFORMER
 from ..compat.loading import load_beside, named
 from ..models.building import has_whole_encoder
 from ..models.heads import PREFIX, BlockHeads, load_heads
-
-# What a method's drafter has to be, in words.
-_WANTED = {
-    BLOCK_NAT: "a checkpoint of --arch block_nat",
-    TRANSFORMER: "one Transformer for text that writes a word per step, from left to right, as of "
-    "--arch shallow_decoder or transformer",
-}
 
 
 class Drafters:
@@ -68,25 +60,11 @@ class Drafters:
                 keep_weights(drafter)
             self.models[key] = drafter
         drafter = self.models[key]
-        if not _fits(drafter, kind):
-            held = next((wanted for wanted in _WANTED if _fits(drafter, wanted)), None)
-            users = [name for name, method in METHODS.items() if held and method.drafter == held]
-            instead = f": use --decoding {' or '.join(users)}" if users else ""
-            raise option_error(
-                "--drafter-path",
-                path,
-                f"{_WANTED[kind]}; this holds a {type(drafter).__name__}{instead}",
-            )
+        held = kind_of(drafter) if isinstance(drafter, TransformerModelBase) else None
+        check_kind(path, kind, held, type(drafter).__name__)
         own = self.task.max_positions()
         needed = utils.resolve_max_positions(own, *(m.max_positions() for m in models))[0]
-        positions = drafter.encoder.max_positions()
-        if positions < needed:
-            raise option_error(
-                "--drafter-path",
-                path,
-                f"a drafter that takes {needed} source tokens, as the verifier does; this takes "
-                f"{positions}",
-            )
+        check_positions(path, drafter.encoder.max_positions(), needed)
         return drafter
 
     def _kind(self, path: str, models: Sequence[Any]) -> str:
@@ -125,20 +103,5 @@ class Drafters:
             state["model"] = own | theirs
         model, cfg = load_beside(path, "--drafter-path", self.task, state)
         trained = [getattr(cfg.task, name, None) for name in ("source_lang", "target_lang")]
-        wanted = (self.task.cfg.source_lang, self.task.cfg.target_lang)
-        if any(a and b and a != b for a, b in zip(trained, wanted, strict=True)):
-            raise option_error(
-                "--drafter-path",
-                path,
-                f"a drafter for {'-'.join(wanted)}; this was trained for {trained[0]}-{trained[1]}",
-            )
+        check_languages(path, trained, (self.task.cfg.source_lang, self.task.cfg.target_lang))
         return model
-
-
-def _fits(drafter: Any, kind: str) -> bool:
-    """Return whether a model is of a kind: ``BLOCK_NAT`` or ``TRANSFORMER``."""
-    if kind == BLOCK_NAT:
-        return is_block_nat([drafter])
-    other = is_block_nat([drafter]) or has_heads([drafter])
-    plain = order_of(drafter) == TargetOrder() and not attends_locally(drafter)
-    return isinstance(drafter, TransformerModelBase) and plain and not other

@@ -14,15 +14,6 @@ from ...methods.configure import configure
 OWN_TASKS: dict[str, str] = {}
 
 
-def check_inputs(data: str, path: str, flag: str = "DATA") -> None:
-    """Refuse a missing data folder or checkpoint."""
-    if not os.path.isdir(data):
-        raise option_error(flag, data, "a folder made by fairseq-preprocess")
-    for file in path.split(os.pathsep):
-        if not os.path.isfile(file):
-            raise option_error("--path", file, "a fairseq checkpoint")
-
-
 def load(data: str, path: str) -> tuple[list[Any], Any]:
     """Load a checkpoint of a data folder for inference in fp32; see ``load_paths``.
 

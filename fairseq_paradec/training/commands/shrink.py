@@ -6,6 +6,7 @@ becomes plain dicts and lists, which torch.load accepts in its safe mode.
 """
 
 import argparse
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -62,25 +63,27 @@ def plain_config(value: Any) -> Any:
 
 
 def half_weights(weights: dict[str, Any]) -> dict[str, Any]:
-    """Convert floating-point tensors to fp16; tensors that share memory go on sharing it.
+    """Convert floating-point tensors to fp16; equal tensors of one shape share memory.
 
-    Sharing keeps the file small: a tied embedding appears under three names.
+    That keeps the file small: a tied embedding appears under three names, and fairseq writes it
+    three times where it was trained on a GPU.
+
+    Raises:
+        UsageError: a weight is outside fp16's range.
     """
     import torch
 
-    halves: dict[tuple[int, tuple[int, ...]], Any] = {}
+    halves: dict[tuple[tuple[int, ...], bytes], Any] = {}
     result = {}
     for name, tensor in weights.items():
         if not tensor.is_floating_point():
             result[name] = tensor.clone()
             continue
-        key = (tensor.data_ptr(), tuple(tensor.shape))
-        if key not in halves:
-            half = tensor.to(torch.float16)
-            if not torch.isfinite(half).all():
-                raise UsageError(f"{name} has weights outside fp16's range")
-            halves[key] = half.contiguous()
-        result[name] = halves[key]
+        half = tensor.to(torch.float16).contiguous()
+        if not torch.isfinite(half).all():
+            raise UsageError(f"{name} has weights outside fp16's range")
+        key = (tuple(half.shape), hashlib.sha256(half.numpy().tobytes()).digest())
+        result[name] = halves.setdefault(key, half)
     return result
 
 

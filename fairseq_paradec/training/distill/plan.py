@@ -16,8 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ...arrival import log_level_kept
 from ...errors import UsageError, option_error
-from ...files import checksum
+from ...files import check_inputs, checksum
 from ...translator.corpus.crews import Work
 from ...translator.corpus.parts import Part
 
@@ -191,10 +192,12 @@ def teacher(data: Path, path: str, settings: dict[str, Any], device: str) -> Wor
         UsageError: a checkpoint does not load or was trained for other languages; or this machine
             has another one than the driver, or other data.
     """
-    from ...plugin.tasks import loading
     from ...registry import beam_search
 
-    loading.check_inputs(str(data), path)
+    with log_level_kept():
+        from ...plugin.tasks import loading
+
+    check_inputs(str(data), path)
     if [checksum(Path(file)) for file in path.split(os.pathsep)] != settings["teachers"]:
         raise option_error("--path", path, "the same teacher on all machines")
     for name, wanted in settings["data"].items():

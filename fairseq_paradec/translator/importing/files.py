@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import extras
 from ...errors import UsageError, option_error
-from ...model.checkpoint import read as read_checkpoint
+from ...model import checkpoint
 from ...model.file import tensors
 from ...model.model import as_fp32
 from .foreign import SPECIAL
@@ -116,11 +116,9 @@ def _read_file(path: Path) -> dict[str, Any]:
             return dict(tensors(path))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from error
-    with open(path, "rb") as stream:
-        is_archive = stream.read(2) == b"PK"
-    if not is_archive:
+    if not checkpoint.is_archive(path):
         return _by_torch(path)
-    whole = read_checkpoint(path)
+    whole = checkpoint.read(path)
     if whole.foreign:
         given = f"a pickle that safe loading refuses: {', '.join(whole.foreign)[:200]}"
         raise option_error(str(path), given, "a file of tensors")

@@ -11,6 +11,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from ....decoding.provenance import NATIVE, TORCH
 from ....engine.settings import Engine
 from ....errors import option_error
+from ....files import check_inputs
 from ....model_checks import BLOCK_NAT, TRANSFORMER, is_block_nat
 from ....plugin.models.heads import BlockHeads
 from ....plugin.tasks import loading
@@ -61,7 +62,7 @@ def check_model(args: SizedModel) -> None:
     if args.path is not None:
         if args.data is None:
             raise option_error("DATA", None, "a folder made by fairseq-preprocess, with --path")
-        loading.check_inputs(args.data, args.path)
+        check_inputs(args.data, args.path)
     if args.arch_size is not None and (args.data or args.drafter_path):
         given = args.data or args.drafter_path
         raise option_error("DATA, --drafter-path", given, "none with --arch-size")
