@@ -143,7 +143,7 @@ setup(
         # images as sequences of tokens, and photographs: paradec data images
         "images": [*FAIRSEQ, PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         # models of transformers and Marian: paradec import
-        "import": [*FAIRSEQ, "safetensors>=0.4.3,<1", "pyyaml>=6"],
+        "import": ["pyyaml>=6"],
         # a name of earlier versions: the core brings sentencex
         "text": [],
         # translations over HTTP: paradec serve

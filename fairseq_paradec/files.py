@@ -10,6 +10,9 @@ from pathlib import Path
 from .errors import option_error
 from .utf8 import without_marks
 
+#: The file of a model folder that names its others; see ``translator/model_folder.py``.
+MODEL_FOLDER = "paradec.json"
+
 
 def read(flag: str, path: str) -> str:
     """Read a file of UTF-8 text.

@@ -4,6 +4,7 @@ The folder's model is fairseq's: every decoder, fairseq-generate and fairseq-int
 """
 
 import argparse
+import importlib
 from pathlib import Path
 from shlex import quote
 
@@ -14,7 +15,7 @@ from ..output import printable
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = "example: paradec import hf opus-mt-en-de models/en-de"
-    parser.set_defaults(fails="--selftest finds a difference", format=None)
+    parser.set_defaults(fails="--selftest finds a difference", format=None, plugin=False)
     parser.add_argument(
         "--selftest",
         metavar="DIR",
@@ -59,16 +60,16 @@ def run(args: argparse.Namespace) -> int:
         return _selftest(args)
     if args.format is None:
         raise needs("import", True, "hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR")
-    from ..translator.importing import hugging_face, marian, writing
+    from ..translator.importing import writing
     from ..translator.importing.files import known_form
     from ..translator.model_folder import new_folder
 
     if not args.given.exists():
         name = "DIR" if args.format == "hugging_face" else "MODEL.npz"
         raise option_error(name, str(args.given), "what the model was saved as; there is none")
-    read = hugging_face.read if args.format == "hugging_face" else marian.read
+    reader = importlib.import_module(f"..translator.importing.{args.format}", __package__)
     with new_folder(args.out) as folder, known_form(args.given, "a whole model, undamaged"):
-        model = read(args.given, args.source, args.target)
+        model = reader.read(args.given, args.source, args.target)
         writing.write(model, folder)
     print(f"{args.out}: a model folder, {model.source} to {model.target}")
     print(f"paradec translate --model {quote(str(args.out))}")

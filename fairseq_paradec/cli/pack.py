@@ -1,8 +1,8 @@
 """Make a model folder of what fairseq left behind: dictionaries, a checkpoint, BPE, a drafter.
 
 paradec translate reads the folder, and it is DATA for fairseq-interactive and fairseq-generate. The
-command copies the files, and loads them once to see that they fit each other. With OUT the same as
-DATA, where all files then lie, it writes paradec.json alone.
+command writes the models as model files, copies the rest, and loads all once to see that they fit
+each other. With OUT the same as DATA, where all files then lie, it writes paradec.json alone.
 """
 
 import argparse
@@ -15,9 +15,16 @@ from shlex import quote
 from typing import Any
 
 from ..config import flag
+from ..engine.chunk import ChunkScorer
+from ..engine.native.packing import save_packed
+from ..engine.settings import Engine
 from ..errors import UsageError, needs, option_error
+from ..extras import is_installed
 from ..files import language_pair
+from ..model.dictionary import Dictionary
+from ..model.model import Model
 from ..translator.model_folder import ModelFolder, new_folder, write
+from ..translator.translator import Translator
 from . import arguments
 
 #: The files of each kind of BPE, by the names of fairseq's flags that take them.
@@ -34,6 +41,8 @@ BPE_FILES = {
 
 #: Of --engine-dtype: those that native passes know.
 DTYPES = ("fp32", "bf16", "int8")
+#: What new folders call their models.
+MODEL, DRAFTER = "model.safetensors", "drafter.safetensors"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -43,10 +52,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "example: paradec pack data-bin/iwslt model --path checkpoints/checkpoint_best.pt "
         "--tokenizer moses --bpe subword_nmt --bpe-codes prep/code"
     )
+    parser.set_defaults(plugin=False)
     add = parser.add_argument
     add("data", metavar="DATA", type=Path, help="a folder with dict.SOURCE.txt and dict.TARGET.txt")
     add("out", metavar="OUT", type=Path, help="the model folder: a new or empty one, or DATA")
-    add("--path", type=Path, required=True, help="the checkpoint, which becomes model.pt")
+    add("--path", type=Path, required=True, help=f"the checkpoint, which becomes {MODEL}")
     add("--drafter-path", type=Path, help="a drafter of the checkpoint, or heads on it")
     add(
         "--engine-dtype",
@@ -72,10 +82,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the folder."""
-    from ..engine.torch.encoder import lean_encoder
-    from ..plugin.tasks.packed_only import save
-    from ..translator.translator import Translator
-
     folder, files = plan(args)
     dtypes = [dtype for dtype in args.engine_dtype.split(",") if dtype]
     for dtype in dtypes:
@@ -86,40 +92,94 @@ def run(args: argparse.Namespace) -> int:
         raise needs("--packed-only", True, "--engine-dtype")
     if args.packed_only and in_place:
         raise option_error("OUT", str(args.out), "a new folder with --packed-only")
+    said: list[str] = []
     with arguments.quiet(), nullcontext(args.out) if in_place else new_folder(args.out) as made:
         for name, path in files.items():
-            if not in_place:
-                shutil.copyfile(path, made / name)
-            elif not (made / name).is_file() or not path.samefile(made / name):
+            if in_place and not ((made / name).is_file() and path.samefile(made / name)):
                 allowed = f"a new folder, as {path} lies outside of {args.data}"
                 raise option_error("OUT", str(args.out), allowed)
+            if not in_place and name not in (folder.model, folder.drafter):
+                shutil.copyfile(path, made / name)
         try:
-            model = Translator(made, folder, flag="--path").models[0]
+            if not in_place:
+                folder, said = _write_models(args, folder, made)
+            model = _load(made, folder)
         except UsageError as error:
-            said = str(error)
-            for name, path in files.items():
-                said = said.replace(str(made / name), str(path))
-            raise UsageError(said.replace(str(made), str(args.out))) from error
+            given = {folder.model: args.path, str(folder.drafter): args.drafter_path}
+            message = str(error)
+            for name, path in (files | given).items():
+                message = message.replace(str(made / name), str(path))
+            raise UsageError(message.replace(str(made), str(args.out))) from error
         folder = replace(folder, packed=_save_packed(model, made, dtypes))
         if args.packed_only:
-            if lean_encoder(model) is None:
-                raise option_error("--packed-only", True, "none with this model's encoder")
-            save(model, made / folder.model)
+            if not isinstance(model, Model):
+                raise option_error("--packed-only", True, "none with this model: torch computes it")
+            model.save(made / folder.model, packed_only=True)
             settings = {**folder.settings, "engine_dtype": dtypes[0]}
             folder = replace(folder, packed_only=True, settings=settings)
         write(made, folder)
     size = sum((args.out / name).stat().st_size for name in folder.files) / 1e6
+    for line in said:
+        print(line)
     print(f"{args.out}: {size:.1f} MB; paradec translate --model {quote(str(args.out))} reads it")
     return 0
 
 
+def _dictionaries(path: Path, folder: ModelFolder) -> tuple[Dictionary, Dictionary]:
+    """Read the dictionaries of a folder."""
+    source, target = (path / f"dict.{name}.txt" for name in (folder.source, folder.target))
+    return Dictionary.read(source), Dictionary.read(target)
+
+
+def _write_models(
+    args: argparse.Namespace, folder: ModelFolder, made: Path
+) -> tuple[ModelFolder, list[str]]:
+    """Write the model and its drafter; one that no record describes stays fairseq's checkpoint.
+
+    Returns:
+        What the folder holds, and a line for each checkpoint.
+
+    Raises:
+        UsageError: a file holds no model, and fairseq is not installed, or weights are missing.
+    """
+    words, base, said = _dictionaries(made, folder), None, []
+    for name, path in (("model", args.path), ("drafter", args.drafter_path)):
+        if path is None:
+            continue
+        try:
+            model = Model.read(path, *words, base=base)
+        except UsageError as error:
+            if not is_installed("fairseq"):
+                raise
+            file = f"{name}.pt"
+            shutil.copyfile(path, made / file)
+            folder = replace(folder, model=file) if base is None else replace(folder, drafter=file)
+            said.append(f"{file} stays a checkpoint, which fairseq loads: {error}")
+            continue
+        if model.is_packed_only:
+            raise option_error(flag(f"{name}_path"), str(path), "a model with all weights")
+        model.save(made / (folder.model if name == "model" else str(folder.drafter)))
+        base = base or model
+    return folder, said
+
+
+def _load(path: Path, folder: ModelFolder) -> Any:
+    """Load all that a folder holds; return the model: the core's, or fairseq's.
+
+    Raises:
+        UsageError: its files do not fit each other.
+    """
+    translator = Translator(path, folder, flag="--path")
+    return translator.models[0] if translator.core is None else translator.core.model
+
+
 def _save_packed(model: Any, folder: Path, dtypes: Sequence[str]) -> dict[str, str]:
     """Write the model's packed weights: -> the names of files by dtype."""
-    from ..engine.chunk import ChunkScorer
-    from ..engine.settings import Engine
-
     names = {dtype: f"packed.{dtype}" for dtype in dtypes}
     for dtype, name in names.items():
+        if isinstance(model, Model):
+            save_packed(model, dtype, folder / name)
+            continue
         try:
             ChunkScorer(model, Engine(dtype, kind="auto")).save_packed(folder / name)
         except ValueError as error:
@@ -146,7 +206,7 @@ def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
         if not path.is_file():
             raise option_error(flag(name), str(path), "a file; there is none")
     in_place = args.out.resolve() == args.data.resolve()
-    own = {} if in_place else {"path": "model.pt", "drafter_path": "drafter.pt"}
+    own = {} if in_place else {"path": MODEL, "drafter_path": DRAFTER}
     names = {name: own.get(name, path.name) for name, path in given.items()}
     folder = ModelFolder(
         *_pair(args),
@@ -180,7 +240,7 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
             "DATA", str(args.data), "a folder that fairseq-preprocess made; there is none"
         )
     named = language_pair(str(args.data))
-    pair = args.source_lang or named[0], args.target_lang or named[1]
+    pair: tuple[Any, Any] = args.source_lang or named[0], args.target_lang or named[1]
     for name, language in zip(("-s", "-t"), pair, strict=True):
         if language is None:
             allowed = "a language; DATA has no file like test.en-de.en.bin to infer it from"

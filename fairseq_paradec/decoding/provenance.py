@@ -67,15 +67,10 @@ def weights_hash(model: Any) -> str:
         digest.update(values.view(torch.uint8).numpy().data)
     hash_digits = digest.hexdigest()[:16]
     if is_prepared(model):
-        remember_hash(model, hash_digits)
+        from ..engine.torch.watch import Watch
+
+        _HASHES[model] = Watch(model), hash_digits
     return hash_digits
-
-
-def remember_hash(model: Any, digits: str) -> None:
-    """Take a hash for a module's, as long as it does not change: it has not all of its weights."""
-    from ..engine.torch.watch import Watch
-
-    _HASHES[model] = Watch(model), digits
 
 
 def versions() -> dict[str, str | None]:

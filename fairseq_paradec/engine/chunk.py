@@ -14,7 +14,7 @@ import numpy as np
 
 from ..batch import Numbers
 from ..errors import UsageError, option_error
-from ..model.model import Model
+from ..model.model import PACKED_ALONE, Model
 from ..token_rules import Best, Positions, Scored
 from .masks import Mask
 from .native.beam import NativeModel, Searched, Searching, native_search, native_search_drafts
@@ -117,18 +117,12 @@ class ChunkScorer:
         """
         kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
         if isinstance(self.given, Model):
-            raise UsageError(
-                f"--engine {kind} with --engine-dtype {dtype} needs a model that fairseq has "
-                "loaded; this model was read without torch"
-            )
+            needed = "a model that fairseq has loaded; this model was read without torch"
+            if self.given.is_packed_only:
+                needed = PACKED_ALONE
+            raise UsageError(f"--engine {kind} with --engine-dtype {dtype} needs {needed}")
         from .torch.scoring import TorchPasses
-        from .torch.views import packed_only
 
-        if packed_only(self.given):
-            raise UsageError(
-                f"--engine {kind} with --engine-dtype {dtype} needs torch's weights; this model "
-                "folder holds them packed alone"
-            )
         return TorchPasses(self.given, self.engine)
 
     def save_packed(self, path: Path) -> None:

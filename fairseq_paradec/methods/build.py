@@ -7,6 +7,7 @@ from ..config import DecodingConfig
 from ..decoding.stock_search import check_installed
 from ..errors import needs, option_error
 from ..forks import computing
+from ..model.model import PACKED_ALONE
 from ..model_facts import dictionaries_of, heads_of, is_module
 from ..registry import METHODS, STOCK_DECODINGS, check_models
 from .base import Context, Decoder
@@ -66,10 +67,9 @@ def build_decoder(
 def _check_fairseqs_search(config: DecodingConfig, models: Sequence[Any]) -> None:
     """Refuse models that fairseq's own search, or the audit by it, cannot decode."""
     name, given = ("--audit", True) if config.audit else ("--decoding", config.decoding)
+    modules = all(map(is_module, models))
+    if not modules and any(model.is_packed_only for model in models):
+        raise needs(name, given, PACKED_ALONE)
     check_installed(name if given is True else f"{name} {given}")
-    if not all(map(is_module, models)):
+    if not modules:
         raise needs(name, given, "models that fairseq has loaded: its own search decodes them")
-    from ..engine.torch.views import packed_only
-
-    if any(map(packed_only, models)):
-        raise needs(name, given, "torch's weights; this model folder holds them packed alone")

@@ -101,6 +101,24 @@ class Dictionary:
         return " ".join(self[number] for number in numbers if number not in (BOS, EOS))
 
     @classmethod
+    def of_words(cls, words: Iterable[str]) -> "Dictionary":
+        """Make a dictionary of words behind the special ones."""
+        dictionary = cls()
+        for word in words:
+            dictionary.add(word)
+        return dictionary
+
+    def save(self, path: Path) -> None:
+        """Write a file as fairseq does, which ``read`` reads.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        counted = zip(self.symbols, self.counts, strict=True)
+        lines = (f"{symbol} {count}\n" for symbol, count in [*counted][self.nspecial :])
+        path.write_text("".join(lines), encoding="utf-8")
+
+    @classmethod
     def read(cls, path: str | Path) -> "Dictionary":
         """Read a file of fairseq: a symbol and its count in each line.
 

@@ -3,15 +3,16 @@
 The package safetensors copies what it reads for numpy, and has no bf16 there.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
 import mmap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -22,18 +23,28 @@ from .checkpoint import BFLOAT16
 
 #: The version of what the metadata say.
 FORMAT = 1
-#: Types of numbers that weights may be of.
-_DTYPES = {"F16": np.dtype("<f2"), "BF16": BFLOAT16, "F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+#: safetensors' names of types.
+_DTYPES = {
+    **{"F16": np.dtype("<f2"), "BF16": BFLOAT16, "F32": np.dtype("<f4"), "F64": np.dtype("<f8")},
+    **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
+    **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
+    "BOOL": np.dtype("?"),
+}
 #: Where weights begin is a multiple of this, for vector instructions.
 _ALIGNED = 64
 #: A header has not more bytes, a weight not more dimensions.
 _HEADER, _DIMENSIONS = 1 << 24, 8
-_ALLOWED = "allowed: a model file as paradec writes it, whole"
 
 
-def _damaged(given: str) -> UsageError:
+def _damaged(given: str, allowed: str = "an undamaged file, whole") -> UsageError:
     """Return the error for a file that is none, or says what cannot be."""
-    return UsageError(f"got {given}; {_ALLOWED}")
+    return UsageError(f"got {given}; allowed: {allowed}")
+
+
+def is_one(path: str | Path) -> bool:
+    """Return whether a file begins as safetensors do: 8 bytes, and JSON behind them."""
+    with open(path, "rb") as file:
+        return file.read(9)[8:] == b"{"
 
 
 def write(
@@ -44,21 +55,35 @@ def write(
     Args:
         path: the file.
         architecture: what the weights mean.
-        weights: fp32, by name.
+        weights: fp32, by name. Those that 16 bits hold are written in 16 bits.
         digits: the hash of all weights, if some are left out; else None.
     """
+    narrow = {name: _narrow(weight) for name, weight in weights.items()}
+    # Wide ones come first, so that all lie where their type may lie.
+    narrow = dict(sorted(narrow.items(), key=lambda item: -item[1][1].itemsize))
     about = {"format": FORMAT, "architecture": dataclasses.asdict(architecture), "hash": digits}
     header: dict[str, Any] = {"__metadata__": {"paradec": json.dumps(about)}}
     end = 0
-    for name, weight in weights.items():
+    for name, (dtype, weight) in narrow.items():
         start, end = end, end + weight.nbytes
-        header[name] = {"dtype": "F32", "shape": weight.shape, "data_offsets": [start, end]}
+        header[name] = {"dtype": dtype, "shape": weight.shape, "data_offsets": [start, end]}
     line = json.dumps(header).encode()
     line += b" " * (-(8 + len(line)) % _ALIGNED)
     with replacing(path) as partial, open(partial, "wb") as file:
         file.write(len(line).to_bytes(8, "little") + line)
-        for weight in weights.values():
-            file.write(np.ascontiguousarray(weight, "<f4").data)
+        for _, weight in narrow.values():
+            file.write(weight.reshape(-1).view(np.uint8).data)
+
+
+def _narrow(weight: np.ndarray) -> tuple[str, np.ndarray]:
+    """Return a type that holds the same numbers, and the weight in it: -> name, array."""
+    weight = np.ascontiguousarray(weight, "<f4")
+    words = weight.reshape(-1).view("<u4")
+    if not (words & 0xFFFF).any():
+        return "BF16", (words >> 16).astype("<u2").reshape(weight.shape)
+    with np.errstate(over="ignore"):
+        half = weight.astype("<f2")
+    return ("F16", half) if np.array_equal(half, weight) else ("F32", weight)
 
 
 def read(path: str | Path) -> tuple[Architecture, dict[str, np.ndarray], str | None]:
@@ -68,26 +93,38 @@ def read(path: str | Path) -> tuple[Architecture, dict[str, np.ndarray], str | N
         UsageError: it is damaged, or of another version; the message does not name the file.
         OSError: it cannot be read.
     """
-    try:
-        header, content = _parts(path)
-        metadata = header.pop("__metadata__", None)
+    with _json():
+        metadata, weights = _parts(path)
         about = metadata.get("paradec") if isinstance(metadata, dict) else None
         if not isinstance(about, str):
-            raise _damaged("a file that does not say what its weights mean")
+            allowed = "a model file as paradec writes it"
+            raise _damaged("a file that does not say what its weights mean", allowed)
         said = json.loads(about)
         if not isinstance(said, dict) or said.get("format") != FORMAT:
-            raise _damaged("a model file of another version")
+            raise _damaged("a model file of another version", f"version {FORMAT}")
         digits = _value("hash", str | None, said.get("hash"))
-        architecture = checked(_built(Architecture, said.get("architecture")))
-        return architecture, _weights(header, content), digits
+        return checked(_built(Architecture, said.get("architecture"))), weights, digits
+
+
+def tensors(path: str | Path) -> dict[str, np.ndarray]:
+    """Map any file of safetensors; see ``read``."""
+    with _json():
+        return _parts(path)[1]
+
+
+@contextlib.contextmanager
+def _json() -> Iterator[None]:
+    """Name what is no JSON."""
+    try:
+        yield
     except UsageError:
         raise
     except (ValueError, RecursionError) as error:
         raise _damaged("no text of JSON where it should be") from error
 
 
-def _parts(path: str | Path) -> tuple[dict[str, Any], memoryview]:
-    """Return the header of a file, and what follows it."""
+def _parts(path: str | Path) -> tuple[Any, dict[str, np.ndarray]]:
+    """Return the metadata of a file, and its weights."""
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         line = file.read(size) if 2 <= size <= _HEADER else b""
@@ -97,7 +134,7 @@ def _parts(path: str | Path) -> tuple[dict[str, Any], memoryview]:
     header = json.loads(line, object_pairs_hook=_once)
     if not isinstance(header, dict):
         raise _damaged("a header without names")
-    return header, content
+    return header.pop("__metadata__", None), _weights(header, content)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -110,15 +147,20 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _weights(header: Mapping[str, Any], content: memoryview) -> dict[str, np.ndarray]:
     """Return the weights where they lie: one behind the other, to the file's end."""
-    weights, end = {}, 0
+    places = {}
     for name, entry in header.items():
         entry = entry if isinstance(entry, dict) else {}
         dtype: np.dtype | None = _DTYPES.get(str(entry.get("dtype")))
-        shape: Any = entry.get("shape")
+        shape, place = entry.get("shape"), entry.get("data_offsets")
         if dtype is None or not _are_counts(shape) or len(shape) > _DIMENSIONS:
             raise _damaged(f"{shown(name)} of no type or size")
+        if not _are_counts(place) or len(place) != 2:
+            raise _damaged(f"{shown(name)} in no place")
+        places[name] = place, dtype, shape
+    weights, end = {}, 0
+    for name, (place, dtype, shape) in sorted(places.items(), key=lambda item: item[1][0]):
         start, end = end, end + math.prod(shape) * dtype.itemsize
-        if entry.get("data_offsets") != [start, end] or end > len(content):
+        if place != [start, end] or end > len(content):
             raise _damaged(f"{shown(name)} in a place of another size, or beyond the end")
         array = np.frombuffer(content[start:end], np.uint8)
         if array.ctypes.data % dtype.itemsize:
@@ -129,7 +171,7 @@ def _weights(header: Mapping[str, Any], content: memoryview) -> dict[str, np.nda
     return weights
 
 
-def _are_counts(value: Any) -> bool:
+def _are_counts(value: Any) -> TypeGuard[list[int]]:
     """Return whether a value is a list of whole numbers, none below zero."""
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 

@@ -23,6 +23,10 @@ _NO_WEIGHTS = ("version", "_float_tensor", "embed_positions.weights")
 _ROWS = 4096
 #: Of which types weights may be.
 _NUMBERS = [checkpoint.DTYPES[name] for name in ("float16", "bfloat16", "float32", "float64")]
+#: In a checkpoint of an earlier version: the hash of weights whose maps are packed alone.
+PACKED_ONLY = "packed_only"
+#: What torch needs of a model whose maps are packed alone, in words.
+PACKED_ALONE = "torch's weights; this model folder holds them packed alone"
 #: Of the names of heads' weights.
 HEADS = "decoder.heads."
 
@@ -49,6 +53,8 @@ class Model:
         target: the target vocabulary.
         path: where it was read from, for messages.
         state: returns what differs when weights have changed; None: they never do.
+        marks: by which its base is known, if it was saved without it: some of the base's weights.
+        is_packed_only: whether files of packed maps hold the weights that are not here.
     """
 
     def __init__(
@@ -59,8 +65,11 @@ class Model:
         target: Dictionary | None = None,
         path: str = "",
         state: Callable[[], Any] | None = None,
+        marks: Mapping[str, np.ndarray] | None = None,
+        is_packed_only: bool = False,
     ) -> None:
         self.architecture, self.weights = architecture, weights
+        self.marks, self.is_packed_only = marks or {}, is_packed_only
         self.source, self.target, self.path = source, target, path
         self._state, self._ties = state, architecture.ties()
         #: Whether nobody changes its weights any more.
@@ -88,31 +97,35 @@ class Model:
                 weights are those of another model, or it was trained on another base.
             OSError: it cannot be read.
         """
-        sizes = Vocabularies(len(source), len(target))
+        words = Vocabularies(len(source), len(target))
         is_checkpoint = checkpoint.is_archive(path)
         content = checkpoint.read(path).content if is_checkpoint else None
         try:
-            if is_checkpoint:
-                architecture, weights = _read(content, sizes, base)
-                return cls(architecture, weights, source, target, str(path))
-            architecture, given, digits = file.read(path)
-            weights = _checked_file(architecture, given, digits, sizes)
+            found = _of_checkpoint(content, words) if is_checkpoint else _of_file(path, words)
+            architecture, given, digits = found
+            only = digits is not None
+            weights, marks = _fitted(architecture, given, only, base)
         except UsageError as error:
             raise type(error)(f"{path}: {error}") from error
-        model = cls(architecture, weights, source, target, str(path))
+        model = cls(architecture, weights, source, target, str(path), None, marks, only)
         if digits is not None:
             model.hash = digits
         return model
 
     def save(self, path: Path, packed_only: bool = False) -> None:
-        """Write a model file.
+        """Write a model file; one without its base's weights, if it was read from such.
 
         Args:
             path: the file.
             packed_only: without the weights of layers' maps, which files of packed maps hold.
         """
-        weights = {n: w for n, w in self.weights.items() if not (packed_only and is_map(n, w))}
-        file.write(path, self.architecture, weights, self.hash if packed_only else None)
+        weights = dict(self.weights)
+        if self.marks:
+            weights = {n: w for n, w in weights.items() if not n.startswith("encoder.")}
+        if packed_only:
+            weights = {n: w for n, w in weights.items() if not is_map(n, w.shape)}
+        digits = self.hash if packed_only else None
+        file.write(path, self.architecture, weights | dict(self.marks), digits)
 
     # ---- weights -------------------------------------------------------------------------------
 
@@ -140,9 +153,10 @@ class Model:
         return self.architecture.source_width
 
     @property
-    def is_packed_only(self) -> bool:
-        """Whether files of packed maps hold the weights that are not here."""
-        return len(self.weights) < len(self.architecture.shapes())
+    def encodes(self) -> bool:
+        """Whether its encoder is here or packed; else it is its base's, which is packed alone."""
+        own = self.architecture.encoder is not None
+        return own and (self.is_packed_only or "encoder.layers.0.fc1.weight" in self.weights)
 
     def state(self) -> Any:
         """Return what is equal as long as no weight changes."""
@@ -277,96 +291,108 @@ def sinusoids(positions: np.ndarray, dim: int) -> np.ndarray:
     return table
 
 
-def is_map(name: str, weight: np.ndarray) -> bool:
+def is_map(name: str, shape: tuple[int, ...]) -> bool:
     """Return whether a weight is that of a layer's map, which can be packed alone."""
-    return ".layers." in name and weight.ndim == 2
+    return ".layers." in name and len(shape) == 2
 
 
-def _checked_file(
-    architecture: Architecture,
-    given: dict[str, np.ndarray],
-    digits: str | None,
-    words: Vocabularies,
-) -> dict[str, np.ndarray]:
-    """Return the weights of a model file, which has all, or those that are not packed alone."""
-    own = Vocabularies(architecture.source_words, architecture.target_words)
+# ---- files --------------------------------------------------------------------------------------
+
+#: What a file holds: the record, weights, and the hash of all, if those of maps are packed alone.
+_Found = tuple[Architecture, dict[str, Any], str | None]
+
+
+def _of_file(path: str | Path, words: Vocabularies) -> _Found:
+    """Return what a model file holds."""
+    found = file.read(path)
+    own = Vocabularies(found[0].source_words, found[0].target_words)
     if own != words:
         raise UsageError(
             f"vocabularies: got {words.source} and {words.target} words; allowed: "
             f"{own.source} and {own.target}, as the model has"
         )
-    wanted = architecture.shapes()
-    if digits is not None:
-        wanted = {n: s for n, s in wanted.items() if not (".layers." in n and len(s) == 2)}
-    elif given and all(name.startswith(HEADS) for name in given):  # heads alone
-        wanted = {name: shape for name, shape in wanted.items() if name.startswith(HEADS)}
-    _check_sizes(given, wanted)
-    return {name: as_fp32(given[name]) for name in wanted}
+    return found
 
 
-# ---- checkpoints --------------------------------------------------------------------------------
-
-
-def _read(
-    content: Any, words: Vocabularies, base: Model | None
-) -> tuple[Architecture, dict[str, np.ndarray]]:
-    """Return what a checkpoint holds; see ``Model.read``."""
+def _of_checkpoint(content: Any, words: Vocabularies) -> _Found:
+    """Return what a checkpoint holds."""
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise UsageError("got no model; allowed: a checkpoint of fairseq-train")
     part = checkpoint.settings(content.get("cfg")).get("model") or content.get("args")
     architecture = architecture_of(part, words)
     architecture = _without_last_norms(architecture, content["model"])
-    given = _upgraded(content["model"], architecture)
-    side = architecture.encoder
-    wanted = architecture.shapes()
-    if side is not None and "encoder.embed_tokens.weight" not in given:
-        marks = [name for name in given if not name.startswith(HEADS)]
-        if architecture.heads is not None:  # heads alone
-            given, wanted = _beside(given, wanted, marks, base, HEADS)
-        elif architecture.shares_encoder:
-            marks = [name for name in marks if name.startswith("encoder.")]
-            given, wanted = _beside(given, wanted, marks, base, "decoder.")
-    _check_sizes(given, wanted)
-    return architecture, {name: as_fp32(given[name]) for name in wanted}
+    given, digits = _upgraded(content["model"], architecture), None
+    if PACKED_ONLY in content:
+        about = content[PACKED_ONLY]
+        digits = about.get("hash") if isinstance(about, dict) else None
+        if type(digits) is not str:
+            raise UsageError(f"{PACKED_ONLY}: got {shown(about)}; allowed: the hash of all weights")
+    return architecture, given, digits
 
 
-def _beside(
-    given: dict[str, Any],
-    wanted: dict[str, tuple[int, ...]],
-    marks: list[str],
-    base: Model | None,
-    own: str,
-) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """Return what a drafter or heads have of their own, and its shapes; ``marks`` are the base's.
+def _fitted(
+    architecture: Architecture, given: dict[str, Any], packed_only: bool, base: Model | None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the weights that a model has, in fp32, and the marks of its base; see ``Model``.
+
+    Args:
+        architecture: what they mean.
+        given: those of its file.
+        packed_only: whether those of maps are packed alone.
+        base: see ``Model.read``.
+    """
+    wanted, marks = architecture.shapes(), dict[str, np.ndarray]()
+    if packed_only:
+        wanted = {name: shape for name, shape in wanted.items() if not is_map(name, shape)}
+    whole = "encoder.embed_tokens.weight" in given
+    if not whole and architecture.heads is not None:  # heads alone
+        wanted = {name: shape for name, shape in wanted.items() if name.startswith(HEADS)}
+        given, marks = _without_marks(
+            given, base, lambda name: not name.startswith(HEADS), "a set of heads alone"
+        )
+    elif not whole and architecture.shares_encoder:
+        given, marks = _without_marks(
+            given, base, lambda name: name.startswith("encoder."), "a drafter without its encoder"
+        )
+        assert base is not None
+        given |= {n: w for n, w in base.weights.items() if n.startswith("encoder.")}
+        if base.is_packed_only:  # its encoder's maps, too
+            packed = [n for n, s in wanted.items() if n.startswith("encoder.") and is_map(n, s)]
+            wanted = {name: shape for name, shape in wanted.items() if name not in packed}
+    check_sizes(given, wanted)
+    return {name: as_fp32(given[name]) for name in wanted}, marks
+
+
+def _without_marks(
+    given: dict[str, Any], base: Model | None, is_mark: Callable[[str], bool], what: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what a file has of its own, and what it has of its base's.
 
     Raises:
         UsageError: the base is another one, or is not given.
     """
-    for name in marks:
-        theirs = None if base is None else base.weights.get(name)
-        mine = given.pop(name)
-        fits = isinstance(mine, np.ndarray) and mine.dtype in _NUMBERS
-        # Files in half precision are as near as this.
-        if (
-            theirs is None
-            or not fits
-            or theirs.shape != mine.shape
-            or not np.allclose(theirs, as_fp32(mine), rtol=4e-3, atol=1e-4)
-        ):
-            what = "a set of heads alone" if own == HEADS else "a drafter without its encoder"
-            allowed = "those of this one" if base else "--drafter-path with it, beside its model"
-            raise UsageError(
-                f"got {what}{', of another model' if base else ''}; allowed: {allowed}"
-            )
-    shapes = {name: shape for name, shape in wanted.items() if name.startswith(own)}
-    if own == "decoder." and base is not None:
-        encoder = {n: w for n, w in base.weights.items() if n.startswith("encoder.")}
-        shapes = wanted
-        given = given | encoder
-    return given, shapes
+    own, marks = {}, {}
+    theirs = {} if base is None else base.weights
+    for name, weight in given.items():
+        if not is_mark(name):
+            own[name] = weight
+        elif name in theirs and _is_near(weight, theirs[name]):
+            marks[name] = as_fp32(weight)
+    if not marks or len(own) + len(marks) < len(given):
+        allowed = "those of this one" if base else "--drafter-path with it, beside its model"
+        raise UsageError(f"got {what}{', of another model' if base else ''}; allowed: {allowed}")
+    return own, marks
 
 
-def _check_sizes(given: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]]) -> None:
+def _is_near(weight: Any, other: np.ndarray) -> bool:
+    """Return whether a weight of a file is another one; files may be in half precision."""
+    if not isinstance(weight, np.ndarray) or weight.dtype not in _NUMBERS:
+        return False
+    same = weight.shape == other.shape
+    return same and np.allclose(other, as_fp32(weight), rtol=4e-3, atol=1e-4)
+
+
+def check_sizes(given: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse weights that are missing, unknown, or of other sizes than the settings say."""
     for name in [*given, *wanted]:
         if name not in wanted:

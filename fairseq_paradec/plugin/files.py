@@ -1,15 +1,14 @@
-"""fairseq's files, for other rooms: checkpoints and dictionaries."""
+"""fairseq's checkpoints, for other rooms."""
 
 import contextlib
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.tasks.translation import TranslationConfig
 from omegaconf import OmegaConf
@@ -51,7 +50,10 @@ def options_of(part: Any) -> dict[str, Any]:
 
 
 def new_checkpoint(
-    source: str, target: str, options: Mapping[str, Any], weights: Mapping[str, Tensor]
+    source: str | None,
+    target: str | None,
+    options: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
 ) -> dict[str, Any]:
     """Return a checkpoint as fairseq-train writes it, without the state of a training."""
     cfg: Any = OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True)
@@ -75,11 +77,3 @@ def new_checkpoint(
         "task_state": {},
         "extra_state": {"epoch": 0},
     }
-
-
-def new_dictionary(words: Iterable[str]) -> Any:
-    """Return fairseq's dictionary of some words, behind its special ones."""
-    dictionary = Dictionary()
-    for word in words:
-        dictionary.add_symbol(word)
-    return dictionary

@@ -66,7 +66,6 @@ class Modules:
         """Load them; see ``get``."""
         with log_level_kept():  # first, so that fairseq is what is missing
             from ..plugin.compat.loading import named as naming
-            from ..plugin.tasks import packed_only
             from ..plugin.tasks.loading import load_paths
             from ..plugin.tasks.translation import ParallelTranslationTask
         from ..engine.settings import usable_device
@@ -76,17 +75,12 @@ class Modules:
         model = str(self.path / folder.model)
         pair = {"source_lang": folder.source, "target_lang": folder.target}
         with naming(self.flag):
-            load = packed_only.load if folder.packed_only else load_paths
-            models, task, kind = load([model], data=str(self.path), **pair)
+            models, task, kind = load_paths([model], data=str(self.path), **pair)
         if not isinstance(task, ParallelTranslationTask):
             given = f"{model}, of --task {kind}"
             raise option_error(self.flag, given, "a model of --task translation")
-        if not folder.packed_only:
-            for loaded in models:
-                loaded.to(device)
-        elif device != "cpu":
-            allowed = "cpu, for this folder's weights are packed alone"
-            raise option_error("--device", self.device, allowed)
+        for loaded in models:
+            loaded.to(device)
         if device == "cpu":
             for form, name in folder.packed.items():
                 views.offer(models[0], form, self.path / name)
@@ -145,10 +139,18 @@ class CoreModels:
     def config_of(self, config: DecodingConfig) -> DecodingConfig | str:
         """Return by what the core decodes, or the option for which it needs torch and fairseq.
 
-        ``--decoding beam`` is fairseq's search by native passes, unless it has rules of its own.
+        Of weights that are packed alone the core builds, or refuses, every decoder.
 
         Raises:
             UsageError: the method does not decode this model.
+        """
+        own = self._native(config)
+        return config if isinstance(own, str) and self.model.is_packed_only else own
+
+    def _native(self, config: DecodingConfig) -> DecodingConfig | str:
+        """Return by what native passes decode, or what they do not; see ``config_of``.
+
+        ``--decoding beam`` is fairseq's search by native passes, unless it has rules of its own.
         """
         own = for_models(config, [self.model])
         check_models(own.decoding, [self.model], own.drafter_path)
@@ -221,13 +223,18 @@ def read_core(
     """Read a folder without torch; None: torch has to compute, or fairseq says what is wrong.
 
     Raises:
-        UsageError: it cannot be read, and fairseq is not installed.
+        UsageError: it cannot be read, and fairseq cannot read it, or is not installed.
     """
-    if device != "cpu" or folder.packed_only:
+    if device != "cpu":
+        if folder.packed_only:
+            allowed = "cpu, for this folder's weights are packed alone"
+            raise option_error("--device", device, allowed)
         return None
     packed = {form: path / name for form, name in folder.packed.items()}
     drafter = None if folder.drafter is None else path / folder.drafter
-    return core_of(path / folder.model, words, (folder.source, folder.target), packed, drafter)
+    pair = folder.source, folder.target
+    only = folder.packed_only
+    return core_of(path / folder.model, words, pair, packed, drafter, only)
 
 
 def core_of(
@@ -236,12 +243,16 @@ def core_of(
     pair: tuple[str, str],
     packed: Mapping[str, Path] | None = None,
     drafter: Path | None = None,
+    only: bool = False,
 ) -> CoreModels | None:
-    """Read a model without torch, and what comes with it; see ``CoreModels`` and ``read_core``."""
+    """Read a model without torch, and what comes with it; see ``CoreModels`` and ``read_core``.
+
+    With ``only`` nothing else can: its weights are packed alone.
+    """
     try:
         return CoreModels(path, words, pair, packed, drafter)
     except (UsageError, NativeUnavailable, OSError) as error:
-        if is_installed("fairseq"):
+        if is_installed("fairseq") and not only:
             return None
         raise UsageError(_said(error)) from error
 

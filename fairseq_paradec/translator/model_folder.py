@@ -1,7 +1,7 @@
 """The model folder: a model with its dictionaries and text processing, which one file names.
 
 DIR is a data folder of fairseq without data, ``dict.SOURCE.txt`` and ``dict.TARGET.txt``, and holds
-the checkpoint, the files of its BPE and perhaps a drafter. ``DIR/paradec.json`` names them, with
+the model, the files of its BPE and perhaps a drafter. ``DIR/paradec.json`` names them, with
 their hashes, and is written last: a folder without it is no model folder.
 """
 
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import option_error
-from ..files import checksum, replacing
+from ..files import MODEL_FOLDER, checksum, replacing
 
 #: The file that names the others, and the version of its keys.
-NAME, FORMAT = "paradec.json", 1
+NAME, FORMAT = MODEL_FOLDER, 1
 
 #: How the name of a folder ends that is being made.
 _PARTIAL = ".partial"
@@ -37,8 +37,8 @@ class ModelFolder:
 
     source: str  # the source language; its dictionary is ``dict.SOURCE.txt``
     target: str  # the target language
-    model: str = "model.pt"  # the checkpoint
-    # what ``--drafter-path`` takes: a drafter's checkpoint, or heads; None: none
+    model: str = "model.safetensors"  # a model file, or a checkpoint
+    # what ``--drafter-path`` takes: a drafter, or heads; None: none
     drafter: str | None = None
     tokenizer: str | None = None  # fairseq's ``--tokenizer``; None: none
     bpe: str | None = None  # fairseq's ``--bpe``; None: none
@@ -48,7 +48,7 @@ class ModelFolder:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # files with the model's packed weights, by ``--engine-dtype``
     packed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    packed_only: bool = False  # whether the checkpoint lacks the weights that these files have
+    packed_only: bool = False  # whether the model lacks the weights that these files have
 
     @property
     def files(self) -> list[str]:

@@ -33,16 +33,22 @@ IMPORT = "import hf {} {out} --source en --target de"
 IMPORT_NLLB = "import hf {} {out} --source eng_Latn --target deu_Latn"
 MARIAN = "import marian {}/model.npz {out} --source en --target de"
 
+#: A model file.
+FILE = "model.safetensors"
+
 #: What is spoilt: the folder of ``FOLDERS``, the command, and the file.
 TARGETS: dict[str, tuple[str, Target]] = {
     "paradec.json": ("bpe", Target(TRANSLATE, "paradec.json", is_json=True)),
     "dictionary": ("bpe", Target(TRANSLATE, "dict.de.txt")),
     "codes": ("bpe", Target(TRANSLATE, "codes.bpe")),
-    "checkpoint": ("bpe", Target(TRANSLATE, "model.pt")),
-    "pickle": ("bpe", Target(TRANSLATE, "model.pt", "data.pkl")),
-    "checkpoint of doctor": ("bpe", Target("doctor {}/model.pt {}", "model.pt", "data.pkl")),
+    "model file": ("bpe", Target(TRANSLATE, FILE)),
+    "its header": ("bpe", Target(TRANSLATE, FILE, HEADER, True)),
+    "model file of doctor": ("bpe", Target(f"doctor {{}}/{FILE} {{}}", FILE, HEADER, True)),
+    "checkpoint": ("old", Target(TRANSLATE, "model.pt")),
+    "pickle": ("old", Target(TRANSLATE, "model.pt", "data.pkl")),
+    "checkpoint of doctor": ("old", Target("doctor {}/model.pt {}", "model.pt", "data.pkl")),
     "packed": ("bpe", Target(f"{TRANSLATE} --engine-dtype int8", "packed.int8", is_json=True)),
-    "packed only": ("packed", Target(TRANSLATE, "model.pt", "data.pkl")),
+    "packed only": ("packed", Target(TRANSLATE, FILE, HEADER, True)),
     "sentencepiece": ("pieces", Target(TRANSLATE, "source.spm")),
     "index": ("data", Target("generate {}", "test.en-de.en.idx")),
     "data": ("data", Target("generate {}", "test.en-de.de.bin")),
@@ -66,9 +72,9 @@ TARGETS: dict[str, tuple[str, Target]] = {
 # ---- the folders -------------------------------------------------------------------------------
 
 
-def with_bpe(folder: Path, *more: str) -> None:
-    """A model folder of a tiny model, with BPE codes and packed weights."""
-    raw = folder.with_name(f"{folder.name}.raw")
+def with_bpe(folder: Path, *more: str, in_place: bool = False) -> None:
+    """A model folder of a tiny model, with BPE codes and packed weights; or with its checkpoint."""
+    raw = folder if in_place else folder.with_name(f"{folder.name}.raw")
     _data(raw)
     codes = (DEMO / "codes.bpe").read_text("utf-8").splitlines()[:30]
     (raw / "codes.bpe").write_text("\n".join(codes) + "\n", "utf-8")
@@ -118,6 +124,7 @@ def _traces(folder: Path) -> None:
 
 FOLDERS: dict[str, Callable[[Path], object]] = {
     "bpe": with_bpe,
+    "old": lambda folder: with_bpe(folder, in_place=True),
     "packed": lambda folder: with_bpe(folder, "--packed-only"),
     "pieces": _imported,
     "data": _data,
@@ -240,25 +247,35 @@ TORN = "is cut off or damaged"
 #: The folder, the command, what is done to the folder, and what the command says.
 MADE: dict[str, tuple[str, str, Spoil, str]] = {
     "a zip bomb": ("npz", MARIAN, _bomb("model.npz"), "unpacks to 34 MB"),
-    "a zip bomb of torch": ("bpe", TRANSLATE, _bomb("model.pt"), "its contents is wrong"),
+    "a zip bomb of torch": ("old", TRANSLATE, _bomb("model.pt"), "its contents is wrong"),
     "a terabyte of an array": ("npz", MARIAN, _npy, "MODEL: got .*Marian's file"),
-    "a sparse terabyte": ("bpe", TRANSLATE, _weight(TERABYTES["sparse"]), "is sparse"),
-    "an expanded one": ("bpe", TRANSLATE, _weight(TERABYTES["expanded"]), "has fewer numbers"),
-    "one that is not there": ("bpe", TRANSLATE, _weight(TERABYTES["meta"]), "has fewer numbers"),
-    "one in a pickle": ("hf", IMPORT, _bin, "shared.weight, which has fewer numbers"),
+    "a sparse terabyte": ("old", TRANSLATE, _weight(TERABYTES["sparse"]), "is sparse"),
+    "an expanded one": ("old", TRANSLATE, _weight(TERABYTES["expanded"]), "has fewer numbers"),
+    "one that is not there": (
+        "old",
+        TRANSLATE,
+        _weight(TERABYTES["meta"]),
+        "has fewer numbers",
+    ),
+    "one in a pickle": ("hf", IMPORT, _bin, "got a tensor with fewer numbers than elements"),
     "a billion layers": (
-        "bpe",
+        "old",
         TRANSLATE,
         _setting(encoder_layers=10**9, encoder_ffn_embed_dim=2**14),  # large ones, to end sooner
         "of more than .* MB",
     ),
-    "wide layers": ("bpe", TRANSLATE, _setting(decoder_ffn_embed_dim=10**8), "gives no model|MB"),
-    "positions": ("bpe", TRANSLATE, _setting(max_source_positions=10**9), "source positions"),
+    "wide layers": (
+        "old",
+        TRANSLATE,
+        _setting(decoder_ffn_embed_dim=10**8),
+        "gives no model|MB",
+    ),
+    "positions": ("old", TRANSLATE, _setting(max_source_positions=10**9), "source positions"),
     "places": ("hf", IMPORT, _json("config.json", max_position_embeddings=10**9), "at most"),
-    "layers": ("hf", IMPORT, _json("config.json", encoder_layers=10**9), r"layers\.2: got 'no"),
+    "layers": ("hf", IMPORT, _json("config.json", encoder_layers=10**9), "encoder_layers: got 1"),
     "words": ("hf", IMPORT, _json("config.json", vocab_size=10**9), "embeddings of size"),
     "width": ("hf", IMPORT, _json("config.json", d_model=10**9), "embeddings of size"),
-    "inner": ("hf", IMPORT, _json("config.json", encoder_ffn_dim=10**9), "fc1"),
+    "inner": ("hf", IMPORT, _json("config.json", encoder_ffn_dim=10**9), "ffn_embed_dim: got 1"),
     "dim-emb": ("npz", MARIAN, _settings("dim-emb", 10**9), "vectors of 1000000000"),
     "deep JSON": ("hf", IMPORT, put("config.json", DEEP), "config.json: got 'a damaged file'"),
     "deep paradec.json": ("bpe", TRANSLATE, put("paradec.json", DEEP), "a JSON object"),

@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-import safetensors.numpy
+import safetensors
 import safetensors.torch
 import torch
 from fairseq import checkpoint_utils
@@ -37,8 +37,9 @@ from fairseq_paradec.methods.auto_fast.profile import fingerprint
 from fairseq_paradec.methods.base import Context
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure, for_models
+from fairseq_paradec.model import file
 from fairseq_paradec.model.dictionary import Dictionary
-from fairseq_paradec.model.model import Model
+from fairseq_paradec.model.model import Model, as_fp32
 from fairseq_paradec.model.settings import ARCHITECTURES
 from fairseq_paradec.model_checks import (
     attends_locally,
@@ -86,6 +87,17 @@ def compare(model: Model, module: torch.nn.Module) -> None:
     if len(theirs) > 4:
         compare_facts(model, module)
         compare_passes(model, module)
+
+
+def compare_files(model: Model, task: Any, path: Path) -> None:
+    """Check that a model's file is the model again, and that fairseq makes its module of it."""
+    own = path.with_suffix(".safetensors")
+    model.save(own)
+    assert model.source is not None and model.target is not None
+    again = Model.read(own, model.source, model.target)
+    assert again.architecture == model.architecture and again.hash == model.hash
+    loaded, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(own)], task=task)
+    compare(again, loaded[0].float().eval())
 
 
 def compare_facts(model: Model, module: Any) -> None:
@@ -168,20 +180,23 @@ def demo(folder: Path) -> tuple[Any, Any, Model]:
     [p for f in FOLDERS for p in sorted(f.glob("*.pt"))],
     ids=lambda p: "-".join(p.parts[-2:]),
 )
-def test_committed_checkpoints_are_the_modules(path: Path) -> None:
+def test_committed_checkpoints_are_the_modules(path: Path, tmp_path: Path) -> None:
+    """And their model files, which fairseq loads in the checkpoints' places."""
     task, verifier, base = demo(path.parent)
     assert base.source is not None and base.target is not None
     model = Model.read(path, base.source, base.target, base)
-    if path.stem == "heads":
-        compare(model, load_heads(str(path), verifier))
-    elif path.stem in ("assistant", "drafter"):
-        kind = "block_nat" if path.stem == "drafter" else "transformer"
-        compare(model, Drafters(task).load(str(path), kind, [verifier]))
-    else:
-        models, _, _ = checkpoint_utils.load_model_ensemble_and_task(
-            [str(path)], arg_overrides={"data": str(path.parent)}
-        )
-        compare(model, models[0].float())
+    model.save(tmp_path / "x")
+    for one in (str(path), str(tmp_path / "x")):
+        if path.stem == "heads":
+            module = load_heads(one, verifier)
+        elif path.stem in ("assistant", "drafter"):
+            kind = "block_nat" if path.stem == "drafter" else "transformer"
+            module = Drafters(task).load(one, kind, [verifier])
+        else:
+            names = {"data": str(path.parent), "source_lang": "en", "target_lang": "de"}
+            models, _, _ = checkpoint_utils.load_model_ensemble_and_task([one], names)
+            module = models[0].float()
+        compare(model, module)
 
 
 def read(task: Any, model: Any, arch: str, path: Path, form: str = "cfg") -> Model:
@@ -201,7 +216,10 @@ def read(task: Any, model: Any, arch: str, path: Path, form: str = "cfg") -> Mod
                     flags[part] = {n.removeprefix(f"{part}_"): flags.pop(n) for n in names}
             state["cfg"] = OmegaConf.create({"model": flags})
         torch.save(state, path)
-    return Model.read(path, *words(task))
+    own = Model.read(path, *words(task))
+    if form == "cfg":
+        compare_files(own, task, path)
+    return own
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in OTHERS])
@@ -317,16 +335,18 @@ def test_older_names_are_read(tmp_path: Path) -> None:
     compare(Model.read(path, *words(task)), model)
 
 
-@pytest.mark.parametrize("version", [1.0, 2.0])
-def test_older_decoders_have_no_last_norm(version: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("side, version", [("decoder", 1.0), ("decoder", 2.0), ("encoder", 1.0)])
+def test_older_sides_have_no_last_norm(side: str, version: float, tmp_path: Path) -> None:
     task = tiny_task()
     model = tiny_model(task, "prenorm", torch.float32)
-    given = model.state_dict() | {"decoder.version": torch.tensor([version])}
-    given = {name: w for name, w in given.items() if not name.startswith("decoder.layer_norm.")}
+    given = model.state_dict() | {f"{side}.version": torch.tensor([version])}
+    given = {name: w for name, w in given.items() if not name.startswith(f"{side}.layer_norm.")}
     builders.save_drafter(task, model, tmp_path / "x.pt", "transformer", given)
     own = Model.read(tmp_path / "x.pt", *words(task))
-    assert not own.architecture.decoder.final_norm
-    assert own.architecture.encoder is not None and own.architecture.encoder.final_norm
+    assert own.architecture.decoder.final_norm == (side == "encoder")
+    assert own.architecture.encoder is not None
+    assert own.architecture.encoder.final_norm == (side == "decoder")
+    compare_files(own, task, tmp_path / "x.pt")
 
 
 def refusal(task: Any, model: Any, path: Path, arch: str = "transformer", **options: Any) -> str:
@@ -401,19 +421,32 @@ def test_weights_of_no_use_are_a_line(name: Any, weight: Any, start: str, tmp_pa
     assert line.startswith(f"{path}: {start}") and "\n" not in line and "; allowed: " in line
 
 
-def test_a_drafter_of_another_base_is_a_line() -> None:
+def test_a_drafter_of_another_base_is_a_line(tmp_path: Path) -> None:
     _, _, base = demo(DEMO)
     assert base.source is not None and base.target is not None
     own = demo(FOLDERS[1])[2]
     path = FOLDERS[1] / "assistant.pt"
     assert own.source is not None and own.target is not None
     other = Model(own.architecture, {name: 1.1 * w for name, w in own.weights.items()})
-    for wrong in (None, base, other):
-        words = "a drafter without its encoder" + (
-            "; " if wrong is None else ", of another model; "
-        )
-        with pytest.raises(UsageError, match=f"got {words}allowed: "):
-            Model.read(path, own.source, own.target, wrong)
+    drafter = Model.read(path, own.source, own.target, own)
+    drafter.save(tmp_path / "x")
+    mark = [*Model.read(tmp_path / "x", own.source, own.target, own).marks][-1]
+    nearly = Model(own.architecture, {**own.weights, mark: own.weights[mark] + 1})
+    for wrong in (None, base, other, nearly):
+        said = "got a drafter without its encoder" + ("" if wrong is None else ", of another model")
+        for given in (path, tmp_path / "x"):
+            with pytest.raises(UsageError, match=f"{said}; allowed: "):
+                Model.read(given, own.source, own.target, wrong)
+
+
+def test_a_drafter_without_marks_of_its_base_is_a_line(tmp_path: Path) -> None:
+    own = demo(FOLDERS[1])[2]
+    assert own.source is not None and own.target is not None
+    drafter = Model.read(FOLDERS[1] / "assistant.pt", own.source, own.target, own)
+    weights = {n: w for n, w in drafter.weights.items() if n.startswith("decoder.")}
+    file.write(tmp_path / "x", drafter.architecture, weights, None)
+    with pytest.raises(UsageError, match="a drafter without its encoder, of another"):
+        Model.read(tmp_path / "x", own.source, own.target, own)
 
 
 @pytest.mark.parametrize("part", ["file", "pickle", "model file"])
@@ -472,19 +505,53 @@ def test_a_spoilt_checkpoint_is_a_model_or_a_line(part: str, examples: int, tmp_
 
 @pytest.mark.parametrize("stem", ["model", "assistant", "drafter", "heads", "ibdecoder_sa"])
 def test_a_model_file_stands_alone(stem: str, tmp_path: Path) -> None:
-    """It has the same record, weights and hash, and is mapped; safetensors reads it, too."""
+    """It has the same record, weights and hash, and as few bytes; safetensors reads it, too."""
     _, _, base = demo(DEMO)
     assert base.source is not None and base.target is not None
     model = Model.read(DEMO / f"{stem}.pt", base.source, base.target, base)
     model.save(tmp_path / "x")
-    own = Model.read(tmp_path / "x", base.source, base.target)
+    assert (tmp_path / "x").stat().st_size < (DEMO / f"{stem}.pt").stat().st_size
+    own = Model.read(tmp_path / "x", base.source, base.target, base)
     assert own.architecture == model.architecture and own.hash == model.hash
-    theirs = safetensors.numpy.load_file(tmp_path / "x")
-    assert own.weights.keys() == model.weights.keys() == theirs.keys()
+    theirs = safetensors.torch.load_file(tmp_path / "x")
+    assert own.weights.keys() == model.weights.keys() == theirs.keys() - own.marks.keys()
     for name, weight in own.weights.items():
-        assert weight.tobytes() == model.weights[name].tobytes() == theirs[name].tobytes()
-        assert not weight.flags.owndata and not weight.flags.writeable
-        assert weight.ctypes.data % 4 == 0
+        assert weight.tobytes() == model.weights[name].tobytes()
+        assert weight.tobytes() == theirs[name].float().numpy().tobytes()
+
+
+def test_a_model_file_is_mapped(tmp_path: Path) -> None:
+    """But for weights that are in 16 bits, as these hold them."""
+    task = tiny_task()
+    own = read(task, tiny_model(task, dtype=torch.float32), "transformer", tmp_path / "x.pt")
+    Model(own.architecture, {**own.weights, BIAS: np.ones(32)}).save(tmp_path / "x")
+    for name, weight in Model.read(tmp_path / "x", *words(task)).weights.items():
+        assert weight.flags.writeable == (name == BIAS), name
+
+
+@pytest.mark.parametrize(
+    "values, dtype",
+    [
+        ([1 + 2.0**-10, -0.0, 2.0**-24], "F16"),
+        ([1.0, -0.0, 2.0**100], "BF16"),
+        ([65504.0], "F16"),
+        ([65505.0], "F32"),
+        ([0.1, 1.0], "F32"),
+        ([1 + 2.0**-8], "F16"),
+        ([1 + 2.0**-20], "F32"),
+        ([float("inf"), float("nan")], "BF16"),
+        ([float("nan"), 0.1], "F32"),
+        ([], "BF16"),
+    ],
+)
+def test_weights_are_written_in_16_bits_that_hold_them(
+    values: list[float], dtype: str, tmp_path: Path
+) -> None:
+    weight = np.array(values, np.float32)
+    file.write(tmp_path / "x", demo(DEMO)[2].architecture, {"a": weight}, None)
+    header, _ = header_of((tmp_path / "x").read_bytes())
+    assert header["a"]["dtype"] == dtype
+    assert as_fp32(file.tensors(tmp_path / "x")["a"]).tobytes() == weight.tobytes()
 
 
 def test_a_model_file_of_weights_packed_alone(tmp_path: Path) -> None:
@@ -594,9 +661,11 @@ def rewritten(content: bytes, change: Callable[[dict[str, Any], dict[str, Any]],
 BROKEN: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]] = {
     "format": (lambda header, about: about.update(format=2), "another version"),
     "no metadata": (lambda header, about: header.pop("__metadata__"), "does not say"),
-    "type": (lambda header, about: header[BIAS].update(dtype="I32"), "of no type or size"),
+    "type": (lambda header, about: header[BIAS].update(dtype="I4"), "of no type or size"),
+    "whole numbers": (lambda header, about: header[BIAS].update(dtype="I32"), "got int32"),
     "shape": (lambda header, about: header[BIAS].update(shape=[-1]), "of no type or size"),
     "size": (lambda header, about: header[BIAS].update(shape=[1 << 62]), "of another size"),
+    "no place": (lambda header, about: header[BIAS].update(data_offsets=[0]), "in no place"),
     "place": (lambda header, about: header[BIAS].update(data_offsets=[0, 128]), "another size"),
     "missing": (lambda header, about: header.pop([*header][-1]), "bytes that are no weights"),
     "field": (lambda header, about: about["architecture"].pop("heads"), "no Architecture as"),

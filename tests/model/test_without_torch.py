@@ -12,15 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from support.builders import DEMO
 from support.commands import ROOT, WITHOUT_TORCH, alone, environment
+from support.foreign import save_marian, saved
 
+from fairseq_paradec import load
 from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.plugin.tasks import loading
 
+SMALL = DEMO.with_name("demo-small.en-de")
 LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()
 
 #: Method and drafter, by its name; further flags.
@@ -103,9 +107,11 @@ def test_tokens_and_scores_are_those_with_torch(sources: list[list[int]]) -> Non
             assert [s for _, s in got] == pytest.approx([s for _, s in want], abs=1e-6), name
 
 
-@pytest.mark.parametrize("options", [[], ["--decoding", "greedy", "--engine-dtype", "int8"]])
-def test_translate_needs_neither(options: list[str]) -> None:
-    done = alone("translate", "--model", str(DEMO), "--text", "A dog runs.", *options)
+@pytest.mark.parametrize(
+    "options", ["", "--decoding greedy --engine-dtype int8", "--decoding beam"]
+)
+def test_translate_needs_neither(options: str) -> None:
+    done = alone("translate", "--model", str(DEMO), "--text", "A dog runs.", *options.split())
     assert (done.returncode, done.stdout) == (0, "Ein Hund rennt.\n"), done.stderr
 
 
@@ -260,3 +266,77 @@ with ThreadPoolExecutor(len(folders)) as pool:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == " ".join(["Ein Hund rennt."] * 4) + "\n", done.stderr
+
+
+def packing(folder: Path, out: Path, model: str, *more: str) -> list[str]:
+    """The words of ``paradec pack``."""
+    bpe = ["--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", str(folder / "codes.bpe")]
+    return ["pack", str(folder), str(out), "--path", str(folder / model), *bpe, *more]
+
+
+#: The folder, its model and drafter; how they are packed, and flags of translate.
+PACKED: dict[str, tuple[Path, str, str | None, list[str], list[str]]] = {
+    "drafter": (DEMO, "model.pt", "drafter.pt", [], ["--decoding", "gad"]),
+    "heads": (DEMO, "model.pt", "heads.pt", [], ["--decoding", "blockwise"]),
+    "without encoder": (SMALL, "model.pt", "assistant.pt", [], ["--decoding", "assisted"]),
+    "order": (DEMO, "ibdecoder_sa.pt", None, [], []),
+    "packed only": (
+        *(DEMO, "model.pt", "drafter.pt"),
+        ["--engine-dtype", "fp32,int8", "--packed-only"],
+        ["--decoding", "gad"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_pack_needs_neither(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it packs translates as the checkpoints do by fairseq's modules."""
+    folder, model, drafter, flags, options = PACKED[name]
+    drafts = [] if drafter is None else ["--drafter-path", str(folder / drafter)]
+    done = alone(*packing(folder, tmp_path / "x", model, *drafts, *flags))
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert sorted(tmp_path.glob("x/*.safetensors")) and not [*tmp_path.glob("x/*.pt")]
+    lines = LINES[:6]
+    (tmp_path / "text").write_text("\n".join(lines), "utf-8")
+    done = alone("translate", "--model", str(tmp_path / "x"), *options, str(tmp_path / "text"))
+    assert done.returncode == 0, done.stderr
+    assert paradec(packing(folder, tmp_path / "y", model)) == 0
+    wanted = load(tmp_path / "y")
+    monkeypatch.setattr(wanted, "_core", None)
+    how = {} if name == "order" else {"decoding": "greedy"}
+    assert done.stdout.splitlines() == wanted.translate(lines, **how)
+
+
+def test_weights_of_old_torch_need_torch(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    shutil.copytree(saved("marian").folder, given)
+    (given / "model.safetensors").unlink()
+    old = {"_use_new_zipfile_serialization": False}
+    torch.save({"a": torch.ones(1)}, given / "pytorch_model.bin", **old)
+    done = alone("import", "hf", str(given), str(tmp_path / "x"), "--target", "de")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "before 1.6, needs torch; install fairseq_paradec[torch]" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["safetensors", "bin", "npz"])
+def test_import_needs_neither(form: str, tmp_path: Path) -> None:
+    """The imported model translates as fairseq's own search does with it."""
+    made, out = saved("marian"), tmp_path / "out"
+    given, kind = made.folder, "hf"
+    if form == "npz":
+        given, kind = save_marian(made, tmp_path / "npz"), "marian"
+    elif form == "bin":
+        given = tmp_path / "bin"
+        shutil.copytree(made.folder, given)
+        weights = safetensors.torch.load_file(given / "model.safetensors")
+        (given / "model.safetensors").unlink()
+        torch.save(weights, given / "pytorch_model.bin")
+    done = alone("import", kind, str(given), str(out), "--source", "en", "--target", "de")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    lines = LINES[:6]
+    (tmp_path / "text").write_text("\n".join(lines), "utf-8")
+    given_text = ["--decoding", "greedy", str(tmp_path / "text")]
+    done = alone("translate", "--model", str(out), *given_text)
+    assert done.returncode == 0, done.stderr
+    wanted = load(out).translate(lines, decoding="beam", beam=1)
+    assert done.stdout.splitlines() == wanted and any(wanted)

@@ -44,7 +44,7 @@ def test_applying_twice_changes_nothing():
     compat.apply()
     compat.apply()
     of_loading = checkpoint_utils.load_checkpoint_to_cpu.paradec_fixes
-    assert of_loading == ("load_checkpoint_to_cpu", "keep_last_norms")
+    assert of_loading == ("read_model_files", "load_checkpoint_to_cpu", "keep_last_norms")
     of_parsing = options.parse_args_and_arch.paradec_fixes
     assert {"default_validation_task", "infer_moses_languages"} <= set(of_parsing)
     assert len(set(of_parsing)) == len(of_parsing)

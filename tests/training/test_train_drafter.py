@@ -13,6 +13,8 @@ from support.builders import save_drafter, tiny_model, tiny_task
 
 import fairseq_paradec
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.model.dictionary import Dictionary
+from fairseq_paradec.model.model import Model
 from fairseq_paradec.training import drafter_text
 from fairseq_paradec.training.distill import plan
 from fairseq_paradec.training.drafter_training import Training
@@ -31,8 +33,11 @@ def model(tmp_path):
         task.source_dictionary.save(str(path / f"dict.{language}.txt"))
     verifier, pair = tiny_model(task, "share_all", torch.float32), ("xx", "yy")
     named = dict(zip(("source_lang", "target_lang"), pair))
-    save_drafter(task, verifier, path / "model.pt", "transformer", **named)
-    model_folder.write(path, model_folder.ModelFolder(*pair))
+    save_drafter(task, verifier, tmp_path / "checkpoint", "transformer", **named)
+    words = [Dictionary.read(path / f"dict.{language}.txt") for language in pair]
+    folder = model_folder.ModelFolder(*pair)
+    Model.read(tmp_path / "checkpoint", *words).save(path / folder.model)
+    model_folder.write(path, folder)
     (tmp_path / "text").write_text("\n".join([*TEXT[:40], "", *TEXT[30:], TEXT[0]]))
     return path
 

@@ -103,7 +103,7 @@ def test_every_search_gives_the_output_of_transformers(family: str) -> None:
     beams, wanted = wanted, made.generate(words, source, max_new_tokens=61)
     assert len(set(map(len, beams + wanted))) > 1 and max(map(len, beams)) < 61
     assert all(words[row[0]] == made.languages[1] for row in wanted if several)
-    new = (build(task, arch, encoder_from=str(out / "model.pt")) for arch in ARCHS)
+    new = (build(task, arch, encoder_from=str(out / "model.safetensors")) for arch in ARCHS)
     shallow, blocks = (lend(task, model, drafter.eval()) for drafter in new)
     for flags in (
         {"decoding": "beam", "beam": 1},
@@ -168,8 +168,7 @@ def test_a_trained_model_comes_back_from_both_formats(tmp_path: Path) -> None:
     table = model.decoder.embed_positions.get_embedding(1026, 128, 1)[2:]
     for side in ("encoder", "decoder"):
         state[f"model.{side}.embed_positions.weight"] = table
-    torch.save(state, made.folder / "pytorch_model.bin")
-    (made.folder / "model.safetensors").unlink()
+    pickled(state, False)(made.folder)
     pair = ["--source", "en", "--target", "de"]
     assert main(["import", "hf", str(made.folder), str(tmp_path / "a"), *pair]) == 0
     limits = Limits(max_len_b=40, min_len=0)
@@ -199,9 +198,18 @@ def change(file: str, **settings: Any) -> Spoil:
     return put(file, lambda was: json.dumps(json.loads(was) | settings).encode())
 
 
-def unsafe(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    torch.save({"weight": Path("x")}, folder / "pytorch_model.bin")
+def pickled(content: Any, is_new: bool = True) -> Spoil:
+    """A step that puts a file of torch in the place of the weights; or one of torch before 1.6."""
+
+    def apply(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        file = folder / "pytorch_model.bin"
+        torch.save(content, file, _use_new_zipfile_serialization=is_new)
+
+    return apply
+
+
+EXPANDED = {"weight": torch.zeros(1).expand(10**6, 10**6)}
 
 
 EN_DE = ["--target", "de"]
@@ -210,7 +218,7 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", change("config.json", model_type="bert"), [], "model_type|bert|marian, m2m_100"),
     ("marian", change("config.json", activation_function="mish"), [], "activation_function|mish"),
     ("marian", change("config.json", bad_words_ids=[[7]]), [], "bad_words_ids|[[7]]"),
-    ("marian", change("config.json", encoder_layers=3), [], "model.safetensors|layers.2|no weight"),
+    ("marian", change("config.json", encoder_layers=3), [], "model.safetensors|layers.2|got none"),
     ("marian", change("config.json", decoder_ffn_dim=7), [], "model.safetensors|fc1|(32,)|(7,)"),
     ("marian", change("config.json", vocab_size=77), [], "vocab.json|the number 77|0 to 76"),
     ("marian", change("vocab.json", more=999), [], "vocab.json|999"),
@@ -218,7 +226,12 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", put("source.spm", b"x"), [], "sentencepiece wrote"),
     ("marian", lose("model.safetensors"), [], "model.safetensors, |pytorch_model.bin"),
     ("marian", cut("model.safetensors", -100), [], "model.safetensors|undamaged"),
-    ("marian", unsafe, [], "pytorch_model.bin|safe loading refuses"),
+    ("marian", pickled({"a": Path("x")}), [], "pytorch_model.bin|safe loading refuses|PosixPath"),
+    ("marian", pickled({"a": Path("x")}, False), [], "pytorch_model.bin|safe loading refuses"),
+    ("marian", pickled({"a": "x"}), [], "pytorch_model.bin|a, which is a str"),
+    ("marian", pickled([torch.ones(1)]), [], "pytorch_model.bin|a list"),
+    ("marian", pickled(EXPANDED), [], "pytorch_model.bin|fewer numbers than elements"),
+    ("marian", pickled(EXPANDED, False), [], "pytorch_model.bin|fewer numbers than elements"),
     ("m2m_100", lambda folder: None, ["--target", "xx"], "--target|'xx'|af"),
     ("m2m_100", lambda folder: None, [], "--target|a language"),
     ("mbart", change("tokenizer_config.json", tokenizer_class="MBartTokenizer"), [], "mBART-50"),
@@ -298,9 +311,9 @@ def test_a_selftest_notices_weights_and_pieces_that_are_others(
     convert = writing.convert
 
     def spoilt(model: Any) -> Any:
-        options, weights = convert(model)
+        architecture, weights = convert(model)
         name = "encoder.layers.0.fc1.weight"
-        return options, weights | {name: weights[name] * 1.5}
+        return architecture, weights | {name: weights[name] * 1.5}
 
     monkeypatch.setattr(writing, "convert", spoilt)
     status, said = verdict(given, capsys)

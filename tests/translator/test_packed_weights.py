@@ -16,9 +16,12 @@ from support.tables import run
 
 import fairseq_paradec
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.decoding.provenance import weights_hash
 from fairseq_paradec.engine.native import shelf
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.files import checksum
+from fairseq_paradec.model.dictionary import Dictionary
+from fairseq_paradec.model.model import Model
 from fairseq_paradec.plugin.tasks.loading import load_paths
 
 SENTENCES = (DEMO / "raw" / "demo.en").read_text(encoding="utf-8").splitlines()[:5]
@@ -158,23 +161,46 @@ def test_a_mistake_is_named(capsys: Any, tmp_path: Path) -> None:
 # ---- packed weights alone ------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's folder, with weights in two forms and no others."""
+SMALL = DEMO.with_name("demo-small.en-de")
+
+
+@pytest.fixture(scope="module", params=["model file", "checkpoint"])
+def alone(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's folder, with weights in two forms and no others: today's, and an earlier one."""
     folder = tmp_path_factory.mktemp("alone") / "model"
     made = [str(DEMO), str(folder), "--path", str(DEMO / "model.pt"), "--tokenizer", "moses"]
     more = ["--bpe", "subword_nmt", "--bpe-codes", str(DEMO / "codes.bpe")]
+    more += ["--drafter-path", str(DEMO / "drafter.pt")]
     assert paradec(["pack", *made, *more, "--engine-dtype", "int8,bf16", "--packed-only"]) == 0
+    if request.param == "checkpoint":
+        as_before(folder)
     return folder
 
 
-def test_the_checkpoint_has_no_map_of_a_layer(alone: Path) -> None:
-    """And the process has none in fp32."""
-    weights = torch.load(alone / "model.pt", map_location="cpu")["model"]
-    assert [one for one in weights.values() if one.dim() == 2 and one.size(0) < 7944] == []
-    model = fairseq_paradec.load(alone).models[0]
-    there = {name for name, one in model.named_parameters() if not one.is_meta}
-    assert there < {*weights} and len(there) < len(list(model.parameters()))
+def as_before(folder: Path) -> None:
+    """Give a folder the checkpoint that ``paradec pack --packed-only`` wrote before model files."""
+    state = torch.load(DEMO / "model.pt", weights_only=True)
+    (model,), _, _ = load_paths([str(DEMO / "model.pt")], data=str(DEMO))
+    linear = (name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear))
+    names = [f"{name}.weight" for name in linear if ".layers." in name]
+    kept = {name: weight for name, weight in model.state_dict().items() if name not in names}
+    about = {"names": names, "hash": weights_hash(model)}
+    torch.save(state | {"model": kept, "packed_only": about}, folder / "model.pt")
+    (folder / "model.safetensors").unlink()
+    content = json.loads((folder / "paradec.json").read_text("utf-8"))
+    content["model"] = "model.pt"
+    del content["sha256"]["model.safetensors"]
+    content["sha256"]["model.pt"] = checksum(folder / "model.pt")
+    (folder / "paradec.json").write_text(json.dumps(content), "utf-8")
+
+
+def test_the_model_has_no_map_of_a_layer(alone: Path) -> None:
+    words = [Dictionary.read(alone / f"dict.{language}.txt") for language in ("en", "de")]
+    (path,) = alone.glob("model.*")
+    model, whole = Model.read(path, *words), Model.read(DEMO / "model.pt", *words)
+    assert model.is_packed_only and model.hash == whole.hash
+    gone = whole.weights.keys() - model.weights.keys()
+    assert gone == {n for n, w in whole.weights.items() if ".layers." in n and w.ndim == 2}
 
 
 @pytest.mark.parametrize(
@@ -184,6 +210,8 @@ def test_the_checkpoint_has_no_map_of_a_layer(alone: Path) -> None:
         {"decoding": "self_draft", "engine_dtype": "bf16"},
         {"decoding": "multiword_beam", "beam": 3},
         {"decoding": "assisted", "drafter_path": str(DEMO / "assistant.pt")},
+        {"decoding": "gad", "drafter_path": str(DEMO / "drafter.pt")},
+        {"decoding": "blockwise", "drafter_path": str(DEMO / "heads.pt"), "engine_dtype": "bf16"},
         {},
     ],
 )
@@ -209,7 +237,11 @@ def test_weights_packed_alone_decode_as_all_weights_do(
         ({"engine_dtype": "fp32"}, "got 'fp32'; allowed: int8 or bf16, as this model folder"),
         ({"engine_dtype": "fp16"}, "--engine-dtype fp16 needs torch's weights"),
         ({"decoding": "greedy", "audit": True}, "--audit needs torch's weights"),
-        ({"decoding": "beam", "engine_dtype": None}, "--decoding beam needs torch's weights"),
+        ({"decoding": "beam", "engine_dtype": None}, "got 'fp32'; allowed: int8 or bf16, as this"),
+        (
+            {"decoding": "beam", "engine_dtype": None, "match_source_len": True},
+            "--decoding beam needs torch's weights",
+        ),
     ],
 )
 def test_what_needs_torchs_weights_is_refused(
@@ -220,9 +252,32 @@ def test_what_needs_torchs_weights_is_refused(
     assert "\n" not in str(error.value)
 
 
-def test_fairseqs_loaders_refuse_a_checkpoint_without_maps(alone: Path) -> None:
+def test_a_drafter_without_its_encoder_drafts_for_weights_packed_alone(tmp_path: Path) -> None:
+    """The verifier encodes for both."""
+    models = ["--path", str(SMALL / "model.pt"), "--drafter-path", str(SMALL / "assistant.pt")]
+    bpe = ["--bpe", "subword_nmt", "--bpe-codes", str(SMALL / "codes.bpe"), "--tokenizer", "moses"]
+    made = [str(SMALL), str(tmp_path / "x"), *models, *bpe]
+    assert paradec(["pack", *made, "--engine-dtype", "int8", "--packed-only"]) == 0
+    options: dict[str, Any] = {"decoding": "assisted", "engine_dtype": "int8"}
+    found, wanted = (
+        [(one.text, one.score, one.passes) for one in model.results(SENTENCES, **options)]
+        for model in map(fairseq_paradec.load, (tmp_path / "x", SMALL))
+    )
+    assert found == wanted
+
+
+def test_loaders_of_all_weights_refuse_a_model_without_maps(
+    alone: Path, tmp_path: Path, capsys: Any
+) -> None:
+    (path,) = alone.glob("model.*")
     with pytest.raises(UsageError, match="a checkpoint with all weights"):
-        load_paths([str(alone / "model.pt")], data=str(alone))
+        load_paths([str(path)], data=str(alone))
+    status, _, err = run(capsys, "pack", str(DEMO), str(tmp_path / "out"), "--path", str(path))
+    assert status == 2 and "a model with all weights" in err and err.count("\n") == 1
+    with pytest.raises(UsageError, match="a checkpoint with all weights"):
+        fairseq_paradec.load(alone).models[0]
+    with pytest.raises(UsageError, match="--device: got 'cuda'; allowed: cpu, for this folder's"):
+        fairseq_paradec.load(alone, device="cuda")
 
 
 def test_weights_packed_alone_for_another_cpu_are_refused(alone: Path, tmp_path: Path) -> None:

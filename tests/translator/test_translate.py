@@ -18,15 +18,18 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from fairseq.models.transformer import TransformerModel
 from support.commands import DEMO, PLUGIN, Spoil, cut, fairseq, lines_of, lose, put, succeed
 
 import fairseq_paradec
 from fairseq_paradec import records
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.config import LARGEST
 from fairseq_paradec.engine.settings import usable_device
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.plugin.tasks.loading import decoder, load_paths
 from fairseq_paradec.translator.model_folder import new_folder
 from fairseq_paradec.translator.text_processing import WORD, _split
 from fairseq_paradec.translator.translation import Translation, telling, translation_of
@@ -48,6 +51,8 @@ TEXT = [
     "Dogs; cats -- birds.",
 ]
 FILES = ("dict.en.txt", "dict.de.txt", "model.pt", "drafter.pt", "codes.bpe", "paradec.json")
+#: What ``paradec pack`` makes of them.
+PACKED = tuple(name.replace(".pt", ".safetensors") for name in FILES)
 
 
 def packing(data: Path, out: Path, *more: str) -> list[str]:
@@ -99,7 +104,7 @@ def stock(packed, tmp_path_factory):
     """What fairseq-interactive says to TEXT, by the packed folder."""
     text = tmp_path_factory.mktemp("stock") / "text"
     text.write_bytes("\r\n".join(TEXT).encode())
-    flags = ("--path", packed / "model.pt", "-s", "en", "-t", "de", "--beam", "1", "--cpu")
+    flags = ("--path", packed / "model.safetensors", "-s", "en", "-t", "de", "--beam", "1", "--cpu")
     flags += ("--buffer-size", "4", "--batch-size", "2")
     flags += ("--tokenizer", "moses", "--bpe", "subword_nmt", "--bpe-codes", packed / "codes.bpe")
     return succeed(fairseq("interactive", packed, "--user-dir", PLUGIN, "--input", text, *flags))
@@ -116,10 +121,14 @@ def loaded(packed):
     return fairseq_paradec.load(packed)
 
 
-def test_a_packed_folder_has_its_files_and_nothing_is_beside_it(packed):
+def test_a_packed_folder_has_its_files_and_nothing_is_beside_it(packed, tmp_path):
     assert {path.name for path in packed.parent.iterdir()} == {packed.name}
-    assert {path.name for path in packed.iterdir()} == {*FILES}
-    assert (packed / "paradec.json").read_bytes() == (DEMO / "paradec.json").read_bytes()
+    assert {path.name for path in packed.iterdir()} == {*PACKED}
+    data = demo_copy(tmp_path / "data")
+    (data / "paradec.json").unlink()
+    assert paradec(packing(data, data)) == 0  # which writes this file alone
+    assert {path.name for path in data.iterdir()} == {*FILES}
+    assert (data / "paradec.json").read_bytes() == (DEMO / "paradec.json").read_bytes()
 
 
 def test_a_folder_is_packed_into_a_new_or_empty_one(packed, tmp_path):
@@ -133,6 +142,24 @@ def test_interactive_reads_a_packed_folder(stock, wanted):
     assert len(wanted) == len(TEXT) and wanted[2].startswith("Ein Hund")
     assert "sentence 1 is empty; its output is empty" in stock.stderr
     assert re.search(r"sentence 6 \(.* takes 1024; its output is empty", stock.stderr)
+
+
+def test_the_hub_and_ensembles_take_a_model_file(packed, wanted):
+    """The languages are those of the folder."""
+    file, names = "model.safetensors", {"tokenizer": "moses", "bpe": "subword_nmt"}
+    names["bpe_codes"] = str(packed / "codes.bpe")
+    hub = TransformerModel.from_pretrained(str(packed), file, str(packed), **names)
+    assert [hub.translate(TEXT[0], beam=1), hub.translate(TEXT[7], decoding="hgj")] == [
+        wanted[0],
+        wanted[7],
+    ]
+    models, task, _ = load_paths([str(packed / file), str(DEMO / "model.pt")], data=str(packed))
+    batch = Batch(hub.encode(TEXT[0])[None].numpy())
+    both, one = (
+        decoder(task, some, decoding="greedy").decode(batch)[0][0]["tokens"].tolist()
+        for some in (models, models[:1])
+    )
+    assert both == one and len({id(model) for model in models}) == 2
 
 
 @pytest.mark.parametrize(("source", "decoding"), [("file", "gad"), ("standard input", "greedy")])

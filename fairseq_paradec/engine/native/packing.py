@@ -25,7 +25,7 @@ class Packed(NamedTuple):
     """A model in the form that native passes read."""
 
     decoder: NativeWeights  # its weights
-    encoder: "NativeEncoder | None"  # None: the encoder is no stock one, and torch computes it
+    encoder: "NativeEncoder | None"  # None: torch computes it, or it is the verifier's
 
 
 #: Packed models by form, each with the state of its weights when it was packed.
@@ -133,7 +133,7 @@ def _mapped(model: Model, form: str, path: Path) -> Packed | None:
 def _pack(model: Model, form: str, shelf: Shelf | None = None) -> Packed:
     """Pack a model's encoder and decoder, in the order of a file's maps."""
     architecture = model.architecture
-    encoder = None if architecture.encoder is None else NativeEncoder(model, form, shelf)
+    encoder = NativeEncoder(model, form, shelf) if model.encodes else None
     stack = NativeStack(model, "decoder", form, shelf)
     source_keys, linear = stack.source_keys(), None
     stack.finish()

@@ -28,10 +28,7 @@ _LOOKING = threading.Lock()
 
 
 class _Tensors(Mapping[str, np.ndarray]):
-    """A module's weights as arrays, as they are when they are asked for.
-
-    Those that are packed alone, on torch's ``meta`` device, are not among them.
-    """
+    """A module's weights as arrays, as they are when they are asked for."""
 
     def __init__(self, module: nn.Module, names: Mapping[str, Any]) -> None:
         self._module, self._names = weakref.ref(module), names
@@ -83,10 +80,9 @@ def _known_or_new(module: Any, architecture: Architecture) -> Model | str:
     wanted, given = architecture.shapes(), dict(module.named_parameters(remove_duplicate=False))
     if not all(name in given and _fits(name, given[name], size) for name, size in wanted.items()):
         return "its weights are those of no model that is known"
-    names = {name: None for name in wanted if not given[name].is_meta}
     here = weakref.ref(module)
     _MODELS[module] = Model(
-        architecture, _Tensors(module, names), state=lambda: _state(here()), path="in memory"
+        architecture, _Tensors(module, wanted), state=lambda: _state(here()), path="in memory"
     )
     return _MODELS[module]
 
@@ -104,15 +100,8 @@ def _state(module: Any) -> list[tuple[int, int, float]]:
     """
     weights = list(module.parameters())
     counts = [0 if p.is_inference() else p._version for p in weights]
-    # Of weights packed alone the others are a mapped file's, which a sum would read to its end.
-    alone = packed_only(module)
-    sums = [0.0 if alone else float(p.detach().sum()) for p in weights]
+    sums = [float(p.detach().sum()) for p in weights]
     return [(p.data_ptr(), n, total) for p, n, total in zip(weights, counts, sums, strict=True)]
-
-
-def packed_only(module: Any) -> bool:
-    """Return whether a module's weights are in files of packed ones alone."""
-    return any(p.is_meta for p in module.parameters())
 
 
 def offer(module: Any, form: str, path: Path) -> None:

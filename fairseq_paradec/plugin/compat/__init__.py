@@ -7,7 +7,12 @@ absent, and ``apply`` is idempotent.
 
 from .activations import make_swish_a_function
 from .beams import tell_beam_size
-from .checkpoints import allow_fairseq_checkpoints, explain_checkpoint_errors, keep_last_norms
+from .checkpoints import (
+    allow_fairseq_checkpoints,
+    explain_checkpoint_errors,
+    keep_last_norms,
+    read_model_files,
+)
 from .command_line import (
     check_arguments,
     default_validation_task,
@@ -36,6 +41,7 @@ def apply() -> None:
     run_commands_in_utf8()
     make_swish_a_function()
     allow_fairseq_checkpoints()
+    read_model_files()
     explain_checkpoint_errors()
     keep_last_norms()
     silence_warnings()

@@ -19,6 +19,8 @@ from fairseq.tasks import TASK_REGISTRY, setup_task
 
 from ...errors import UsageError
 from ...model.checkpoint import read, settings
+from ...model.file import is_one
+from .model_files import checkpoint_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,8 @@ def _content(path: str) -> tuple[Any, list[str]]:
 
     torch reads those before its version 1.6, and what is damaged.
     """
+    if is_one(path):
+        return checkpoint_of(path), []
     try:
         checkpoint = read(path)
         return checkpoint.content, [name for name in checkpoint.foreign if name not in _allowed()]

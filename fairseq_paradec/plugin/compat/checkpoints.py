@@ -21,6 +21,7 @@ from omegaconf import (
     FloatNode,
     IntegerNode,
     ListConfig,
+    OmegaConf,
     StringNode,
 )
 from omegaconf.base import ContainerMetadata, Metadata
@@ -28,6 +29,8 @@ from omegaconf.base import ContainerMetadata, Metadata
 from ...errors import UsageError, option_error
 from ...files import check_unpacked
 from ...forks import computing
+from ...model import file
+from ...model.model import PACKED_ONLY
 from .checkpoint_problems import (
     ANY_CHECKPOINT_FLAG,
     checkpoint_error,
@@ -39,6 +42,7 @@ from .checkpoint_problems import (
     registry_problem,
     warn_of_other_languages,
 )
+from .model_files import ALL_WEIGHTS, checkpoint_of
 from .patching import Function, around, wrap_once
 
 logger = logging.getLogger(__name__)
@@ -49,9 +53,6 @@ POSITIONS = 1 << 17
 #: How many times the bytes of its weights a model may have, beside 64 MB: settings of a spoilt
 #: checkpoint may ask for any size, before the weights are compared with it.
 LARGER = 8
-
-#: In a checkpoint: what of a model is packed alone; see ``plugin/tasks/packed_only.py``.
-PACKED_ONLY = "packed_only"
 
 #: Modules that have had fairseq's meters.
 _METERS = ("fairseq.meters", "fairseq.logging.meters")
@@ -118,6 +119,28 @@ def keep_last_norms() -> None:
         return state
 
 
+def read_model_files() -> None:
+    """Let fairseq load a model file wherever it loads a checkpoint.
+
+    It is no fault of fairseq's: ``paradec pack`` and ``paradec import`` write such files.
+    """
+
+    @around(checkpoint_utils, "load_checkpoint_to_cpu", fix="read_model_files")
+    def load(
+        original: Function, path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not (os.path.isfile(path) and file.is_one(path)):
+            return original(path, arg_overrides, *args, **kwargs)
+        try:
+            state = checkpoint_of(path)
+        except UsageError as error:
+            raise UsageError(f"{ANY_CHECKPOINT_FLAG}: {error}") from error
+        state["cfg"] = OmegaConf.create(state["cfg"])
+        if arg_overrides is not None:
+            checkpoint_utils.overwrite_args_by_name(state["cfg"], arg_overrides)
+        return checkpoint_utils._upgrade_state_dict(state)
+
+
 def explain_file(original: Function) -> Function:
     """Wrap ``load_checkpoint_to_cpu``."""
 
@@ -136,9 +159,7 @@ def explain_file(original: Function) -> Function:
                 raise
             raise problem from error
         if PACKED_ONLY in state:
-            allowed = "a checkpoint with all weights; these are packed in the folder beside it, "
-            allowed += "which paradec translate --model reads"
-            raise option_error(ANY_CHECKPOINT_FLAG, path, allowed)
+            raise option_error(ANY_CHECKPOINT_FLAG, path, ALL_WEIGHTS)
         return state
 
     return load

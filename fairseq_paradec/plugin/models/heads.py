@@ -152,7 +152,8 @@ class BlockHeads(nn.Module):
 def build_heads(args: Any, decoder: Any) -> BlockHeads:
     """Build the heads of a model's options, for the states and embeddings of a decoder."""
     dim = decoder.output_projection.weight.size(1)
-    sees = getattr(args, "heads_see_token", False)  # older checkpoints do not say
+    # Older checkpoints do not say the one, and model files not the others.
+    sees = getattr(args, "heads_see_token", False)
     return BlockHeads(
         args.block_size,
         dim,
@@ -160,7 +161,7 @@ def build_heads(args: Any, decoder: Any) -> BlockHeads:
         args.head_layer,
         args.train_first_head,
         args.activation_fn,
-        args.dropout,
+        getattr(args, "dropout", 0.0),
         getattr(args, "activation_dropout", 0.0),
         decoder.embed_tokens.embedding_dim if sees else 0,
     )

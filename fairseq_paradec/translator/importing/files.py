@@ -2,18 +2,17 @@
 
 import contextlib
 import json
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ... import extras
 from ...errors import UsageError, option_error
-from ...files import check_unpacked
-from ...plugin.compat.checkpoints import odd_tensor
+from ...model import checkpoint
+from ...model.file import tensors
+from ...model.model import as_fp32
 from .foreign import SPECIAL
 
 #: Files of weights, the first that is there; an index names several.
@@ -78,7 +77,7 @@ def known_form(file: Path, allowed: str) -> Iterator[None]:
         raise option_error(str(file), given, allowed) from error
 
 
-def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+def read_weights(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
     """Read all weights in fp32, by their names without ``model.``.
 
     Returns:
@@ -87,53 +86,62 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     Raises:
         UsageError: there is none, one is missing or damaged, or a pickle is no safe one.
     """
-    file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if file is None:
+    named = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if named is None:
         raise option_error("DIR", str(folder), f"a folder with one of {', '.join(WEIGHTS)}")
-    files = [file]
-    if file.suffix == ".json":
-        with known_form(file, "a weight_map: the file of each weight"):
-            files = [folder / name for name in sorted({*read_json(file)["weight_map"].values()})]
-    weights: dict[str, Tensor] = {}
+    files = [named]
+    if named.suffix == ".json":
+        with known_form(named, "a weight_map: the file of each weight"):
+            files = [folder / name for name in sorted({*read_json(named)["weight_map"].values()})]
+    weights: dict[str, np.ndarray] = {}
     for shard in files:
         for name, weight in _read_file(shard).items():
-            if (wrong := odd_tensor(weight)) is not None:
-                given = f"{name}, which {wrong}"
+            if not isinstance(weight, np.ndarray) or weight.dtype.kind == "c":
+                given = f"{name}, which is a {type(weight).__name__}"
                 raise option_error(str(shard), given, "dense tensors, by name")
-            weights[str(name).removeprefix("model.")] = weight.float()
-    return file, weights
+            weights[str(name).removeprefix("model.")] = as_fp32(weight)
+    return named, weights
 
 
-def _read_file(file: Path) -> dict[str, Tensor]:
+def _read_file(path: Path) -> dict[str, Any]:
     """Read one file of weights.
 
     Raises:
         UsageError: it is missing, damaged, or holds more than tensors.
     """
-    if not file.is_file():
-        raise option_error(str(file.parent), file.name, "a folder with this file; it is missing")
-    allowed = "an undamaged file of tensors"
-    if file.suffix == ".safetensors":
-        with extras.named(str(file)):
-            from safetensors import SafetensorError
-            from safetensors.torch import load_file
+    if not path.is_file():
+        raise option_error(str(path.parent), path.name, "a folder with this file; it is missing")
+    if path.suffix == ".safetensors":
         try:
-            return load_file(file)
-        except (SafetensorError, *_FORMS) as error:
-            given = f"a damaged file ({str(error)[:200]})"
-            raise option_error(str(file), given, allowed) from error
+            return dict(tensors(path))
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
+    if not checkpoint.is_archive(path):
+        return _by_torch(path)
+    whole = checkpoint.read(path)
+    if whole.foreign:
+        given = f"a pickle that safe loading refuses: {', '.join(whole.foreign)[:200]}"
+        raise option_error(str(path), given, "a file of tensors")
+    if not isinstance(whole.content, dict):
+        raise option_error(str(path), f"a {type(whole.content).__name__}", "tensors, by name")
+    return whole.content
+
+
+def _by_torch(path: Path) -> dict[str, Any]:
+    """Read a file as torch wrote it before its version 1.6, with torch; see ``_read_file``."""
+    with extras.named(f"{path}, of torch before 1.6,"):
+        import torch
     try:
-        if zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                check_unpacked(archive, file)
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        for name, weight in content.items():
+            if weight.numel() * weight.element_size() > weight.untyped_storage().nbytes():
+                raise ValueError(f"{name} has fewer numbers than elements")
+        return {name: weight.float().numpy() for name, weight in content.items()}
     except Exception as error:  # torch raises many kinds
         reason = str(error).strip().splitlines()[0]
         given = "a pickle that safe loading refuses, or a damaged file"
-        raise option_error(str(file), given, f"{allowed} ({reason})") from error
-    if not isinstance(content, dict):
-        raise option_error(str(file), f"a {type(content).__name__}", f"{allowed}, by name")
-    return content
+        allowed = f"an undamaged file of dense tensors, by name ({reason})"
+        raise option_error(str(path), given, allowed) from error
 
 
 def added_tokens(folder: Path, first: int) -> dict[str, int]:

@@ -5,19 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from ...errors import option_error
-
-#: fairseq's special words, in its order.
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+from ...errors import UsageError, option_error
+from ...model.architecture import FIRST_POSITION, Architecture
+from ...model.dictionary import EOS, SPECIAL
+from ...model.model import check_sizes
+from ...model.settings import Vocabularies, architecture_of
 
 #: The bias of a special word that the model does not have: it is never chosen, and e to it is 0.
 NEVER = -1e4
-
-#: fairseq's first position is its padding's number plus one.
-OFFSET = 2
 
 
 @dataclass(frozen=True)
@@ -28,10 +25,10 @@ class Foreign:
     source: str  # the source language
     target: str  # the target language
     settings: Mapping[str, Any]  # fairseq's options of an equal Transformer
-    layers: Mapping[str, Tensor]  # weights of layers, norms and positions, by fairseq's names
+    layers: Mapping[str, np.ndarray]  # weights of layers, norms and positions, by fairseq's names
     # of sources, V×D; of target words that are read, V×D; of the output, V×D
-    embeddings: tuple[Tensor, Tensor, Tensor]
-    bias: Tensor  # of the output, V
+    embeddings: tuple[np.ndarray, np.ndarray, np.ndarray]
+    bias: np.ndarray  # of the output, V
     start: int | None  # the number of the decoder's first input; None: a vector of zeros
     # of the source and of the target, by number; None: a number without a word
     words: tuple[Sequence[str | None], Sequence[str | None]]
@@ -67,22 +64,23 @@ def _is_text(word: str) -> bool:
     return word == word.encode("utf-8", "replace").decode("utf-8")
 
 
-def pick(table: Tensor, order: Sequence[int | None], missing: float = 0.0) -> Tensor:
+def pick(table: np.ndarray, order: Sequence[int | None], missing: float = 0.0) -> np.ndarray:
     """Take rows in this order; ``missing`` fills those that are not there."""
-    rows = table[torch.tensor([number or 0 for number in order])]
-    rows[torch.tensor([number is None for number in order])] = missing
+    rows: np.ndarray = table[[number or 0 for number in order]]
+    rows[[number is None for number in order]] = missing
     return rows
 
 
-def convert(model: Foreign) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return options and weights of an equal ``imported_transformer``.
+def convert(model: Foreign) -> tuple[Architecture, dict[str, np.ndarray]]:
+    """Return record and weights of an equal ``imported_transformer``.
 
     fairseq's decoder begins with ``</s>``, which it reads nowhere else. So that word's vector is
     the one that this decoder begins with, and its embedding is its own if the two differ.
 
     Raises:
-        UsageError: an embedding or the bias does not fit the dictionary, or the decoder begins
-            with a word that is not there.
+        UsageError: an embedding or the bias does not fit the dictionary, the decoder begins with a
+            word that is not there, or a weight is missing or has another size than the settings
+            say.
     """
     orders = [dictionary_order(words) for words in model.words]
     source, target, output = model.embeddings
@@ -94,7 +92,7 @@ def convert(model: Foreign) -> tuple[dict[str, Any], dict[str, Tensor]]:
         ("bias of the output", model.bias, (size,)),
     ):
         if table.shape != shape:
-            given = f"{name} of size {tuple(table.shape)}"
+            given = f"{name} of size {table.shape}"
             raise option_error(str(model.file), given, f"{shape}, as its vocabulary has")
     if model.start is not None and model.start not in range(size):
         raise option_error(
@@ -103,28 +101,32 @@ def convert(model: Foreign) -> tuple[dict[str, Any], dict[str, Tensor]]:
     order = orders[1]
     bias = pick(model.bias, order, NEVER)
     read, written = pick(target, order), pick(output, order)
-    end = SPECIAL.index("</s>")
-    read[end] = 0.0 if model.start is None else target[model.start]
+    read[EOS] = 0.0 if model.start is None else target[model.start]
     encoder = pick(source, orders[0])
-    is_shared = torch.equal(read, written)
-    is_one = is_shared and torch.equal(read, encoder) and model.words[0] == model.words[1]
-    weights = dict(model.layers)
-    weights["decoder.output_projection.weight"] = written
-    # Tensors that are equal are one: the file has them once.
-    weights["decoder.embed_tokens.weight"] = written if is_shared else read
-    weights["encoder.embed_tokens.weight"] = written if torch.equal(encoder, written) else encoder
+    is_shared = np.array_equal(read, written)
     has_bias = bool(bias.any())
-    if has_bias:
-        weights["decoder.output_projection.bias"] = bias
+    is_one = is_shared and np.array_equal(read, encoder) and model.words[0] == model.words[1]
     options = dict(model.settings) | {
-        "arch": "imported_transformer",
         "_name": "imported_transformer",
         "share_all_embeddings": is_one,
         "share_decoder_input_output_embed": is_shared,
         "output_bias": has_bias,
         "first_target_token": model.first,
     }
-    return options, weights
+    weights = dict(model.layers)
+    weights["encoder.embed_tokens.weight"] = encoder
+    weights["decoder.embed_tokens.weight"] = read
+    weights["decoder.output_projection.weight"] = written
+    if has_bias:
+        weights["decoder.output_projection.bias"] = bias
+    try:
+        architecture = architecture_of(options, Vocabularies(*map(len, orders)))
+        for tied in architecture.ties():
+            weights.pop(tied)
+        check_sizes(weights, architecture.shapes())
+    except UsageError as error:
+        raise UsageError(f"{model.file}: {error}") from error
+    return architecture, weights
 
 
 def options_of(
@@ -163,15 +165,15 @@ def options_of(
     return options
 
 
-def sinusoids(count: int, size: int) -> Tensor:
+def sinusoids(count: int, size: int) -> np.ndarray:
     """Return Marian's positions from 0 on, P×D: sines of all frequencies, then their cosines."""
     half = size // 2
-    rates = 10000 ** (-torch.arange(half, dtype=torch.float64) * 2 / size)
-    angles = torch.arange(count, dtype=torch.float64)[:, None] * rates
-    return torch.cat((angles.sin(), angles.cos()), dim=1).float()
+    rates = 10000 ** (-np.arange(half) * 2 / size)
+    angles = np.arange(count)[:, None] * rates
+    return np.concatenate((np.sin(angles), np.cos(angles)), axis=1).astype(np.float32)
 
 
-def learned_positions(table: Tensor) -> dict[str, Tensor]:
+def learned_positions(table: np.ndarray) -> dict[str, np.ndarray]:
     """Return fairseq's learned positions of both sides for a table of positions from 0 on, P×D."""
-    padded = torch.cat((table.new_zeros(OFFSET, *table.shape[1:]), table))
+    padded = np.pad(table, ((FIRST_POSITION, 0), (0, 0)))
     return {f"{side}.embed_positions.weight": padded for side in ("encoder", "decoder")}

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ...errors import option_error
-from ...plugin.compat.checkpoints import POSITIONS
+from ...model.architecture import POSITIONS
 from .files import added_tokens, ordinary_tokens, read_json, read_weights, whole_number
 from .foreign import NEVER, Foreign, learned_positions, options_of, sinusoids
 from .vocabulary import (
@@ -171,7 +170,7 @@ def _options(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _layers(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _layers(config: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the weights that have fairseq's names but for ``model.``, and positions."""
     parts = (".layers.", ".layer_norm.", ".layernorm_embedding.")
     layers = {name: weight for name, weight in weights.items() if any(p in name for p in parts)}
@@ -187,7 +186,9 @@ def _layers(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[st
     return layers
 
 
-def _tables(file: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def _tables(
+    file: Path, config: Mapping[str, Any], weights: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
     """Return the embeddings and the bias; see Foreign."""
     is_tied = config.get("tie_word_embeddings", True)
     is_shared = config.get("share_encoder_decoder_embeddings", True)
@@ -198,7 +199,7 @@ def _tables(file: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]
     output = ("lm_head.weight", *(target if is_tied else ()))
     tables = tuple(_first(file, weights, names) for names in (source, target, output))
     bias = weights.get("final_logits_bias")
-    flat = torch.zeros(len(tables[2])) if bias is None else bias.flatten()
+    flat = np.zeros(len(tables[2]), np.float32) if bias is None else bias.flatten()
     return {"embeddings": tables, "bias": flat}
 
 
@@ -212,14 +213,14 @@ def _check_tables(file: Path, config: Mapping[str, Any], tables: Mapping[str, An
     for table, count in zip(
         tables["embeddings"], (size, *2 * [config.get("decoder_vocab_size") or size]), strict=True
     ):
-        if table.dim() != 2 or len(table) < count or table.shape[1] != config["d_model"]:
-            given = f"embeddings of size {tuple(table.shape)}"
+        if table.ndim != 2 or len(table) < count or table.shape[1] != config["d_model"]:
+            given = f"embeddings of size {table.shape}"
             allowed = f"({count}, {config['d_model']}), as config.json says"
             raise option_error(str(file), given, allowed)
     whole_number(file.with_name("config.json"), config, "max_position_embeddings", most=POSITIONS)
 
 
-def _first(file: Path, weights: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+def _first(file: Path, weights: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
     """Return the first of these weights that is there."""
     for name in names:
         if name in weights:

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
-from torch import Tensor
 
 from ...errors import option_error
 from ...files import check_unpacked
@@ -89,8 +87,8 @@ def read(file: Path, source: str | None = None, target: str | None = None) -> Fo
     embeddings = {name: _take(file, weights, name) for name in dict.fromkeys(wanted)}
     tables = [embeddings[name] for name in wanted]
     for name, table in embeddings.items():
-        if table.dim() != 2 or table.shape[1] != width:
-            given = f"{name} of size {tuple(table.shape)}"
+        if table.ndim != 2 or table.shape[1] != width:
+            given = f"{name} of size {table.shape}"
             raise option_error(str(file), given, f"vectors of {width} numbers, as dim-emb says")
     words = [words_of(_numbers(n), len(t), n) for n, t in zip(names, tables, strict=True)]
     model = Foreign(
@@ -109,7 +107,7 @@ def read(file: Path, source: str | None = None, target: str | None = None) -> Fo
     return model
 
 
-def _read_npz(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read_npz(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read weights and settings.
 
     Raises:
@@ -127,9 +125,7 @@ def _read_npz(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise option_error("MODEL", str(file), "a file .npz of Marian, with special:model.yml")
     settings = _parse(file, stored.tobytes().rstrip(b"\0"), SettingsLoader)
     weights = {
-        name: torch.from_numpy(np.array(value, dtype=np.float32))
-        for name, value in arrays.items()
-        if value.dtype.kind == "f"
+        name: value.astype(np.float32) for name, value in arrays.items() if value.dtype.kind == "f"
     }
     return weights, settings
 
@@ -185,7 +181,7 @@ def _numbers(file: Path) -> dict[str, int]:
         return {word: int(number) for word, number in numbers.items()}
 
 
-def _take(file: Path, weights: dict[str, Tensor], name: str) -> Tensor:
+def _take(file: Path, weights: dict[str, np.ndarray], name: str) -> np.ndarray:
     """Take a weight out of the others.
 
     Raises:
@@ -194,8 +190,8 @@ def _take(file: Path, weights: dict[str, Tensor], name: str) -> Tensor:
     if name not in weights:
         raise option_error(str(file), f"no weight {name}", "a Transformer with all weights")
     weight = weights.pop(name)
-    if weight.dim() not in (1, 2):
-        raise option_error(f"{file}: {name}", tuple(weight.shape), "a size of one or two numbers")
+    if weight.ndim not in (1, 2):
+        raise option_error(f"{file}: {name}", weight.shape, "a size of one or two numbers")
     return weight
 
 
@@ -219,8 +215,8 @@ def _options(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _layers(
-    file: Path, weights: dict[str, Tensor], settings: Mapping[str, Any]
-) -> dict[str, Tensor]:
+    file: Path, weights: dict[str, np.ndarray], settings: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
     """Take the weights of all layers and positions by fairseq's names; maps are transposed."""
     layers = learned_positions(sinusoids(POSITIONS, settings["dim-emb"]))
     for side, depth in (("encoder", settings["enc-depth"]), ("decoder", settings["dec-depth"])):
@@ -228,7 +224,7 @@ def _layers(
             for there, here in _layer_names(side).items():
                 weight = _take(file, weights, f"{side}_l{number + 1}_{there}")
                 is_map = len(weight) > 1  # biases and norms are 1×N
-                weight = weight.t().contiguous() if is_map else weight.flatten()
+                weight = np.ascontiguousarray(weight.T) if is_map else weight.flatten()
                 layers[f"{side}.layers.{number}.{here}"] = weight
     return layers
 
