@@ -8,9 +8,10 @@
 #   docker run --rm -p 127.0.0.1:8000:8000 -v "$PWD/my-model:/model:ro" --entrypoint paradec paradec \
 #       serve --model /model --host 0.0.0.0
 #
-# PIP_ARGS are for pip, such as an index of torch's CPU builds, which are much smaller:
+# The image has neither torch nor fairseq. For what needs them (docs/fairseq.md), with an index of
+# torch's CPU builds, which are much smaller:
 #
-#   docker build --build-arg PIP_ARGS="--extra-index-url URL" -t paradec .
+#   docker build --build-arg EXTRAS=fairseq,serve --build-arg PIP_ARGS="--extra-index-url URL" -t paradec .
 
 # For BuildKit, Docker's usual builder since 23.0. Python 3.12, because fairseq-fixed comes as a
 # wheel for it: nothing is compiled in the image.
@@ -24,10 +25,11 @@ ARG PIP_ARGS=
 RUN pip wheel ${PIP_ARGS} --no-deps --wheel-dir /wheels .
 
 FROM python:${PYTHON}-slim-bookworm
+ARG EXTRAS=serve
 ARG PIP_ARGS=
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=requirements.txt,target=/requirements.txt \
-    pip install ${PIP_ARGS} --no-cache-dir --constraint /requirements.txt "$(echo /wheels/*.whl)[serve]" \
+    pip install ${PIP_ARGS} --no-cache-dir --constraint /requirements.txt "$(echo /wheels/*.whl)[${EXTRAS}]" \
     && useradd --create-home paradec
 USER paradec
 WORKDIR /home/paradec

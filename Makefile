@@ -35,7 +35,7 @@ import os, shutil, sys, sysconfig
 minor = sys.version_info[:2]
 version = "%d.%d" % minor
 if version not in ("3.11", "3.12"):
-    why = ", on which nothing is tested" if minor > (3, 12) else ""
+    why = ", on which fairseq is not tested" if minor > (3, 12) else ""
     sys.exit("setup: %s is Python %s%s; 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.12"
              % (sys.executable, version, why))
 lacking = []

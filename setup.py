@@ -15,6 +15,10 @@ ROOT = Path(__file__).resolve().parent
 MATPLOTLIB = "matplotlib>=3.11,<4"
 SACREBLEU = "sacrebleu>=2.4,<3"
 PILLOW = "pillow>=10,<14"
+# From 2.6 on torch loads checkpoints safely by default.
+TORCH = "torch>=2.6,<3"
+# fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
+FAIRSEQ = (TORCH, "fairseq-fixed>=0.12.3.1,<0.13")
 
 
 class BuildWithLibrary(build_py):
@@ -82,13 +86,13 @@ def read_readme() -> str:
 setup(
     name="fairseq_paradec",
     version=read_version(),
-    description="Parallel decoding of translations for fairseq, as a plugin",
+    description="Parallel decoding of translations: a C++ runtime, and a plugin for fairseq",
     long_description=read_readme(),
     long_description_content_type="text/markdown",
     author="the fairseq_paradec authors",
     license="MIT",
-    # Tested on both; hashlib.file_digest came with 3.11.
-    python_requires=">=3.11,<3.13",
+    # hashlib.file_digest came with 3.11.
+    python_requires=">=3.11,<3.14",
     cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelOfAnyPython},
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
@@ -103,22 +107,27 @@ setup(
         "fairseq_paradec.lab.data": ["*.schema.json"],
     },
     install_requires=[
-        # fairseq 0.12.2 does not import on Python 3.11; the maintained build does.
-        "fairseq-fixed>=0.12.3.1,<0.13",
-        # From 2.6 on torch loads checkpoints safely by default.
-        "torch>=2.6,<3",
         "numpy>=1.21,<3",
         "sacremoses>=0.1,<0.3",
         "subword-nmt>=0.3.8,<0.4",
+        "sentencepiece>=0.2,<0.3",
+        # sentences of long texts in many languages: paradec translate --format
+        "sentencex>=1.0.20,<2",
         "tqdm>=4.60,<5",
         # reads corpora, wherever they are
         "fsspec>=2024.2",
     ],
     # fairseq_paradec/extras.py names the extra of each package to a user who lacks it.
     extras_require={
+        # fairseq's commands, and all that fairseq has to load: the audit, GPUs, training, models
+        # that the native library does not know
+        "fairseq": [*FAIRSEQ],
+        # draws, of a decoder in Python that samples
+        "torch": [TORCH],
         # commands that measure and draw: matplotlib 3.11 shapes text, and sets right-to-left
         # scripts from right to left; jinja2 writes pages; rouge-score judges summaries
         "lab": [
+            *FAIRSEQ,
             MATPLOTLIB,
             SACREBLEU,
             PILLOW,
@@ -128,15 +137,15 @@ setup(
             "rouge-score>=0.1.2,<0.2",
         ],
         # training scores what it validates, and draws its curves; paradec data po
-        "train": [MATPLOTLIB, SACREBLEU, "polib>=1.2,<2"],
+        "train": [*FAIRSEQ, MATPLOTLIB, SACREBLEU, "polib>=1.2,<2"],
         # engines to compare with: paradec benchmark --peers
-        "peers": ["ctranslate2>=4.5,<5", "transformers>=5,<6"],
+        "peers": [*FAIRSEQ, "ctranslate2>=4.5,<5", "transformers>=5,<6"],
         # images as sequences of tokens, and photographs: paradec data images
-        "images": [PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
-        # models of transformers and Marian: paradec import
-        "import": ["safetensors>=0.4.3,<1", "sentencepiece>=0.2,<0.3", "pyyaml>=6"],
-        # sentences of long texts in many languages: paradec translate --format
-        "text": ["sentencex>=1.0.20,<2"],
+        "images": [*FAIRSEQ, PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
+        # models of Marian: paradec import
+        "import": ["pyyaml>=6"],
+        # a name of earlier versions: the core brings sentencex
+        "text": [],
         # translations over HTTP: paradec serve
         "serve": ["fastapi>=0.115,<1", "uvicorn>=0.30,<1", "prometheus-client>=0.20,<1"],
         # the language of a text: paradec serve, source "auto" and /detect
@@ -154,7 +163,6 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100,<7",
-            "sentencex>=1.0.20,<2",
             # a client of the server, and faults that nobody thought of
             "libretranslatepy>=2.1,<3",
             "schemathesis>=4,<5",
@@ -176,6 +184,7 @@ setup(
         "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Text Processing :: Linguistic",
     ],

@@ -27,9 +27,7 @@ EXTRAS: dict[str, str] = {
     "sklearn": "images",
     "ctranslate2": "peers",
     "transformers": "peers",
-    "sentencepiece": "import",
     "yaml": "import",
-    "sentencex": "text",
     "fastapi": "serve",
     "uvicorn": "serve",
     "prometheus_client": "serve",
@@ -40,15 +38,15 @@ EXTRAS: dict[str, str] = {
 
 #: What each extra adds.
 ADDS: dict[str, str] = {
-    "torch": "GPUs and --engine torch, together with fairseq",
-    "fairseq": "fairseq's search, --audit, --sampling, models that native passes do not know, "
-    "training",
+    "torch": "decoders in Python that sample",
+    "fairseq": "--audit, GPUs, --engine torch, models that native passes do not know, "
+    "training, fairseq's commands",
     "lab": "commands that measure and draw, with fairseq",
     "train": "scores and curves of training, with fairseq; .po files",
     "images": "images as sequences of tokens, with fairseq",
     "peers": "engines to compare with, with fairseq",
-    "import": "models of transformers and Marian",
-    "text": "sentences of long texts in many languages",
+    "import": "models of transformers and Marian, with fairseq",
+    "text": "nothing more: a name of earlier versions",
     "serve": "translations over HTTP",
     "detect": "the language of a text, in the server",
     "cluster": "corpora on Ray and in parquet",

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from .. import extras
 from ..errors import needs
 from ..translator.corpus.cluster import GIVEN_UP, Actors
 from ..translator.corpus.crews import Load, Processes, Work, alone, distribute
@@ -42,11 +41,15 @@ def declare(parser: argparse._ActionsContainer) -> None:
 
 def check_device(args: argparse.Namespace) -> None:
     """Refuse a ``--device`` that this machine does not have, unless a cluster works."""
+    from ..arrival import log_level_kept
+    from ..decoding.stock_search import check_installed
     from ..engine.settings import usable_device
 
     if args.cluster in (None, "local"):
-        with extras.named(f"--device {args.device}"):
-            usable_device(args.device)
+        if args.device != "cpu":
+            with log_level_kept():
+                check_installed(f"--device {args.device}")
+        usable_device(args.device)
 
 
 def crew(args: argparse.Namespace, load: Load) -> Crew:

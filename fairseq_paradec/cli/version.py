@@ -5,6 +5,7 @@ from importlib import metadata
 
 from .. import __version__
 from ..engine.native import library
+from ..extras import is_installed
 
 
 def lines() -> list[str]:
@@ -19,7 +20,8 @@ def engine_of_here() -> dict[str, str]:
     try:
         path = library.path()
     except library.NativeUnavailable as error:
-        return {"engine": f"torch; the native one is unavailable: {error}"}
+        other = "torch" if is_installed("fairseq") else "none without fairseq_paradec[fairseq]"
+        return {"engine": f"{other}; the native one is unavailable: {error}"}
     instructions = path.name.rsplit("-", 2)[0]
     return {"engine": f"native, instruction set {instructions}", "library": str(path)}
 

@@ -106,7 +106,7 @@ class Model:
             only = digits is not None
             weights, marks = _fitted(architecture, given, only, base)
         except UsageError as error:
-            raise UsageError(f"{path}: {error}") from error
+            raise type(error)(f"{path}: {error}") from error
         model = cls(architecture, weights, source, target, str(path), None, marks, only)
         if digits is not None:
             model.hash = digits

@@ -66,6 +66,10 @@ _UNKNOWN = (
 )
 
 
+class UnknownModel(UsageError):
+    """A model that the record does not describe; fairseq may know it."""
+
+
 class Settings:
     """Settings by name, each read as the type that it has to be.
 
@@ -108,9 +112,9 @@ class Settings:
         return value
 
 
-def _wrong(name: str, value: Any, allowed: str) -> UsageError:
+def _wrong(name: str, value: Any, allowed: str) -> UnknownModel:
     """Return the error for a setting of no use."""
-    return UsageError(f"{name}: got {shown(value)}; allowed: {allowed}")
+    return UnknownModel(f"{name}: got {shown(value)}; allowed: {allowed}")
 
 
 class Vocabularies(NamedTuple):

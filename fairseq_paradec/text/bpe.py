@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from .. import extras
 from ..errors import UsageError, needs, option_error
 
 #: Stands for a space among symbols, which spaces part.
@@ -87,7 +86,7 @@ class SentencepiecePair:
             target's text; None: there are none.
 
     Raises:
-        UsageError: sentencepiece is not installed, or a file is missing or wrong.
+        UsageError: a file is missing or wrong.
     """
 
     def __init__(self, source: str, target: str, tokens: str | None = None) -> None:
@@ -214,10 +213,10 @@ def load_sentencepiece(path: str, flag: str) -> Any:
     """Load a sentencepiece model.
 
     Raises:
-        UsageError: sentencepiece is not installed, or the file is missing or another.
+        UsageError: the file is missing or another.
     """
-    with extras.named(f"{flag} {path}"):
-        from sentencepiece import SentencePieceProcessor
+    from sentencepiece import SentencePieceProcessor
+
     try:
         return SentencePieceProcessor(model_file=path)
     except (OSError, RuntimeError, TypeError) as error:

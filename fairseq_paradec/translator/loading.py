@@ -20,6 +20,7 @@ from ..methods.stock import OTHER_SEARCH
 from ..model import checkpoint
 from ..model.dictionary import Dictionary
 from ..model.model import Model
+from ..model.settings import UnknownModel
 from ..model_checks import one_set_of_heads
 from ..model_facts import class_of
 from ..registry import ANY, HEADS, STOCK_DECODINGS, check_models
@@ -41,7 +42,9 @@ class Modules:
 
     def __init__(self, path: Path, folder: ModelFolder, device: str, flag: str) -> None:
         self.path, self.folder, self.device, self.flag = path, folder, device, flag
-        self._reason = flag if device == "cpu" else f"--device {device}"
+        self._reason = f"{path}, whose weights are packed alone," if folder.packed_only else flag
+        if device != "cpu":
+            self._reason = f"--device {device}"
         self._loaded: tuple[list[Any], Any] | None = None
 
     def get(self, reason: str | None = None) -> tuple[list[Any], Any]:
@@ -124,7 +127,7 @@ class CoreModels:
         model.lasts = True
         reason = "its softmax is adaptive" if model.architecture.cutoffs else why_not(model)
         if reason is not None:
-            raise UsageError(f"{path}: {reason}: it needs fairseq_paradec[fairseq]")
+            raise UnknownModel(f"{path}: {reason}")
         return model
 
     def _drafter(self, path: str) -> Model:
@@ -187,7 +190,7 @@ class CoreModels:
         except (UsageError, OSError) as error:
             if is_installed("fairseq"):
                 return False
-            raise UsageError(f"--drafter-path: {error}") from error
+            raise UsageError(f"--drafter-path: {_said(error)}") from error
         return kind_of(drafter) != HEADS or drafter.is_heads  # heads beside a base of their own
 
     def build(self, config: DecodingConfig) -> Any:
@@ -251,4 +254,10 @@ def core_of(
     except (UsageError, NativeUnavailable, OSError) as error:
         if is_installed("fairseq") and not only:
             return None
-        raise error if isinstance(error, UsageError) else UsageError(str(error)) from error
+        raise UsageError(_said(error)) from error
+
+
+def _said(error: Exception) -> str:
+    """Return why the core cannot read a model, with the extra that can."""
+    needs = isinstance(error, UnknownModel | NativeUnavailable)
+    return f"{error}: it needs fairseq_paradec[fairseq]" if needs else str(error)

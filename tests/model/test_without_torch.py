@@ -227,6 +227,28 @@ def test_a_damaged_model_is_named(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1, done.stderr
 
 
+def test_a_model_for_fairseq_alone_is_named_with_the_extra(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(DEMO, data)
+    content = torch.load(DEMO / "model.pt", weights_only=False)
+    content["cfg"]["model"]["quant_noise_pq"] = 0.1
+    torch.save(content, model := data / "model.pt")
+    about = json.loads((data / "paradec.json").read_text("utf-8"))
+    about["sha256"]["model.pt"] = hashlib.sha256(model.read_bytes()).hexdigest()
+    (data / "paradec.json").write_text(json.dumps(about), "utf-8")
+    done = alone("translate", "--model", data, "--text", "A dog runs.")
+    said = "quant_noise_pq: got 0.1; allowed: a model without it, or one in torch"
+    line = f"paradec translate: error: {model}: {said}: it needs fairseq_paradec[fairseq]\n"
+    assert (done.returncode, done.stderr) == (2, line)
+
+
+def test_a_corpus_on_a_gpu_names_the_extra(tmp_path: Path) -> None:
+    words = ("translate", "--model", DEMO, DEMO / "raw", "--out", tmp_path / "out")
+    done = alone(*words, "--device", "cuda")
+    line = "--device cuda needs fairseq; install fairseq_paradec[fairseq]\n"
+    assert (done.returncode, done.stderr) == (2, f"paradec translate: error: {line}")
+
+
 def test_threads_that_need_fairseq_at_once_get_it() -> None:
     """Of two models, which each asks fairseq for its own."""
     code = f"""

@@ -258,6 +258,7 @@ STARTS_PROCESSES = {
     "engine/native/building.py": "the compiler",
     "lab/measure/generated.py": "fairseq-generate",
     "lab/profile/clients.py": "what it times",
+    "lab/profile/installation.py": "pip, and what opens files",
     "lab/profile/start_up.py": "what it times",
     "lab/profile/workers.py": "what it times",
     "training/child.py": "fairseq-train",

@@ -40,7 +40,7 @@ def setup(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("minor", "why"), [(10, ""), (13, ", on which nothing is tested"), (9, "")]
+    ("minor", "why"), [(10, ""), (13, ", on which fairseq is not tested"), (9, "")]
 )
 def test_another_python_is_refused(setup, minor, why):
     change = f"sys.version_info, sys.executable = (3, {minor}, 5), '/usr/bin/python'"

@@ -1,11 +1,13 @@
 """The wheel of `make wheel`, installed in new environments outside the checkout, decodes the demo.
 
-Nothing is downloaded. The first environment borrows the heavy packages of this one through a
-``.pth`` file; only fairseq gets a folder of its own there, because it looks for a user dir beside
-that. The second is the core alone: it has the files of those packages only that the wheel requires,
-and of what these require themselves.
+The first environment borrows the heavy packages of this one through a ``.pth`` file; only fairseq
+gets a folder of its own there, because it looks for a user dir beside that. The second is the core
+alone: it has the files of those packages only that the wheel requires, and of what these require
+themselves. Both download nothing. One of each Python is made by pip.
 """
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from support import commands
+from support import alone, commands
 from support.commands import DEMO, ROOT, lines_of
 
 from fairseq_paradec.engine.native import building
@@ -33,10 +35,6 @@ TELL = """
 import atexit, sys
 atexit.register(lambda: print("plugin:", sys.modules["fairseq_paradec"].__file__, file=sys.stderr))
 """
-
-
-#: What fairseq asks for and `make setup` removes again.
-REMOVED = {"torchaudio"}
 
 
 def run(*command, cwd=None, env=None):
@@ -176,8 +174,6 @@ def required(given: Distribution) -> dict[str, Distribution]:
             if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
                 continue
             name = canonicalize_name(requirement.name)
-            if name in REMOVED:
-                continue
             if name not in found or requirement.extras:
                 found[name] = distribution(name)
                 left.append((found[name], frozenset(requirement.extras)))
@@ -195,6 +191,7 @@ def link_files(one: Distribution, site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def core(wheel, tmp_path_factory):
+    """An environment of the wheel and the packages of the core: no torch, no fairseq."""
     new = tmp_path_factory.mktemp("alone") / "environment"
     venv.EnvBuilder(with_pip=False, symlinks=True).create(new)
     (site,) = new.glob("lib/python*/site-packages")
@@ -209,65 +206,158 @@ def test_the_core_requires_seven_packages(core):
     (metadata,) = core.glob("lib/python*/site-packages/fairseq_paradec-*.dist-info")
     requirements = [Requirement(text) for text in Distribution.at(metadata).requires or ()]
     assert sorted(one.name for one in requirements if not one.marker) == [
-        "fairseq-fixed",
         "fsspec",
         "numpy",
         "sacremoses",
+        "sentencepiece",
+        "sentencex",
         "subword-nmt",
-        "torch",
         "tqdm",
     ]
 
 
-def test_the_core_alone_decodes_and_names_the_extra_of_other_commands(core, tmp_path):
-    paradec = [str(core / "bin" / "python"), "-I", "-m", "fairseq_paradec"]
-    probe = "import importlib.util as u, sys; print(*(not u.find_spec(n) for n in sys.argv[1:]))"
-    lacks = ("matplotlib", "jsonschema", "rouge_score", "PIL", "ray", "transformers")
-    assert run(*paradec[:2], "-c", probe, *lacks, cwd=tmp_path).stdout.split() == ["True"] * 6
-    for decoding in ("greedy", "gad"):
-        words = ("translate", "--model", DEMO, "--text", "A dog runs.", "--decoding", decoding)
-        assert run(*paradec, *words, cwd=tmp_path).stdout == "Ein Hund rennt.\n"
-    run(*paradec, "benchmark", "--help", cwd=tmp_path)
-    for words, said in (
-        (("benchmark", DEMO, "--path", DEMO / "model.pt", "--out", "b.json"), "matplotlib"),
-        (("report", tmp_path), "matplotlib"),
+def test_the_core_alone_names_the_extra_of_other_commands(core, tmp_path):
+    python = (core / "bin" / "python", "-I")
+    probe = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if u.find_spec(n)))"
+    lacks = ("torch", "fairseq", "matplotlib", "jsonschema", "rouge_score", "PIL", "ray")
+    assert run(*python, "-c", probe, *lacks, cwd=tmp_path).stdout == "\n"
+    run(*python, "-m", "fairseq_paradec", "benchmark", "--help", cwd=tmp_path)
+    for words, lack in (
+        (("benchmark", DEMO, "--path", DEMO / "model.pt", "--out", "b.json"), "matplotlib [lab]"),
+        (("report", tmp_path), "jinja2 [lab]"),
+        (("train", DEMO, "--save-dir", tmp_path / "new"), "fairseq [train]"),
+        (("serve", "--model", DEMO), "fastapi [serve]"),
+        (("pack", DEMO, tmp_path / "new", "--path", DEMO / "model.pt"), "fairseq [fairseq]"),
     ):
         done = subprocess.run(
-            [*paradec, *map(str, words)],
+            [*map(str, (*python, "-m", "fairseq_paradec", *words))],
             cwd=tmp_path,
             env=commands.environment(),
             capture_output=True,
             text=True,
             timeout=300,
         )
-        assert done.returncode == 2 and not done.stdout
-        line = f"paradec {words[0]}: error: needs {said}; install fairseq_paradec[lab]\n"
-        assert done.stderr == line
+        package, extra = lack.split()
+        line = f"paradec {words[0]}: error: needs {package}; install fairseq_paradec{extra}\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
+@pytest.mark.parametrize("name", alone.PAIRS)
+def test_the_core_alone_writes_what_it_writes_with_torch_and_fairseq(name, core, tmp_path):
+    """Tokens and scores of all sentences of a demo, and of odd lines; the command prints them.
+
+    The judges are the same methods by fairseq's modules, and fairseq's own search.
+    """
+    pair = alone.PAIRS[name]
+    folder = alone.with_model(pair, tmp_path / "folder")
+    lines = [*(pair.folder / "raw" / "demo.en").read_text("utf-8").splitlines(), *alone.ODD]
+    ours = alone.written(core / "bin" / "python", folder, pair.runs, lines, False)
+    search = {f"fairseq's {way}": alone.FAIRSEQS[way] for way in pair.runs if way in alone.FAIRSEQS}
+    theirs = alone.written(sys.executable, folder, {**pair.runs, **search}, lines, True)
+    for way, outputs in theirs.items():
+        alone.check_same(way, lines, ours[way.removeprefix("fairseq's ")], outputs)
+    text = tmp_path / "lines"
+    text.write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")
+    for way in pair.printed:
+        options = pair.runs[way].items()
+        flags = [w for key, value in options for w in (f"--{key.replace('_', '-')}", value)]
+        command = ("-I", "-m", "fairseq_paradec", "translate", text, "--model", folder, *flags)
+        printed = run(core / "bin" / "python", *command, cwd=tmp_path).stdout
+        assert printed == "".join(f"{output}\n" for output, _ in ours[way]), way
+
+
+def interpreter(version):
+    """Return a Python of a version: of PATH, or one that pyenv has; None: there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which(f"python{version}"), *pyenv.glob(f"versions/{version}.*/bin/python")]
+    for python in filter(None, found):
+        says = [python, "-c", "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"]
+        done = subprocess.run(says, capture_output=True, text=True)
+        if done.stdout.strip() == version:  # one of pyenv's shims may lead nowhere
+            return python
+    return None
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_pip_installs_the_core_alone_on_every_python(version, wheel, tmp_path):
+    """pip downloads what the wheel requires."""
+    if (base := interpreter(version)) is None:
+        pytest.skip(f"no python{version} with ensurepip in PATH or of pyenv")
+    run(base, "-m", "venv", tmp_path / "new")
+    python = tmp_path / "new" / "bin" / "python"
+    run(python, "-m", "pip", "--disable-pip-version-check", "install", wheel)
+    runs = {name: alone.PAIRS["tiny"].runs[name] for name in ("self_draft", "beam 5")}
+    lines = ["A dog runs.", "Two men in black suits are waiting at the train station."]
+    ours, here = (alone.written(one, DEMO, runs, lines, False) for one in (python, sys.executable))
+    for way in runs:
+        alone.check_same(way, lines, ours[way], here[way])
+
+
+def test_an_installation_is_measured_and_small(wheel, tmp_path):
+    out = tmp_path / "installation.json"
+    words = ("profile", "installation", wheel, "--model", DEMO, "--extra", "detect", "--out", out)
+    run(sys.executable, "-m", "fairseq_paradec", *words)
+    rows = {row["package"]: row for row in json.loads(out.read_text("utf-8"))["rows"]}
+    core = [row for row in rows.values() if row["by"] == "core"]
+    *packages, whole = core
+    assert {"numpy", "fairseq_paradec", "sacremoses"} < {row["package"] for row in packages}
+    assert whole == rows["all of core"] and 50 < whole["MB"] < 150
+    for key in ("files", "opened"):
+        assert whole[key] == sum(row[key] for row in packages) > 100
+    assert rows["lingua-language-detector"]["by"] == "[detect]"
+    assert rows["lingua-language-detector"]["opened"] == 0 < rows["the model folder"]["opened"]
 
 
 @pytest.fixture
-def without_compiler(core, tmp_path):
-    """Run a command of the core where no compiler is, and no library that was built before."""
+def without_compiler(tmp_path):
+    """Run a command of an environment where no compiler is, and no library built before."""
     (tmp_path / "bin").mkdir()
     env = {"PATH": str(tmp_path / "bin"), "CXX": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    paradec = [core / "bin" / "python", "-I", "-m", "fairseq_paradec"]
-    return lambda *words: run(*paradec, *words, cwd=tmp_path, env=env)
+    paradec = ("-I", "-m", "fairseq_paradec")
+    return lambda place, *words: run(
+        place / "bin" / "python", *paradec, *words, cwd=tmp_path, env=env
+    )
+
+
+@pytest.fixture
+def without_libraries():
+    """Take the wheel's libraries out of an environment for a while."""
+    away = []
+
+    def take(place):
+        (lib,) = place.glob("lib/python*/site-packages/fairseq_paradec/lib")
+        away.append((lib, lib.rename(lib.with_name("away"))))
+
+    yield take
+    for lib, there in away:
+        there.rename(lib)
 
 
 def test_without_a_compiler_the_wheel_decodes_natively(without_compiler, core):
-    said = without_compiler("--version").stdout.splitlines()
+    said = without_compiler(core, "--version").stdout.splitlines()
     assert said[1].startswith("engine: native, instruction set ")
     assert Path(said[2].removeprefix("library: ")).is_relative_to(core)
     words = ("translate", "--model", DEMO, "--decoding", "greedy", "--engine", "native")
-    done = without_compiler(*words, "--text", "A dog runs.")
+    done = without_compiler(core, *words, "--text", "A dog runs.")
     assert done.stdout == "Ein Hund rennt.\n"
 
 
-def test_without_a_compiler_and_without_its_libraries_torch_decodes(without_compiler, core):
-    (lib,) = core.glob("lib/python*/site-packages/fairseq_paradec/lib")
-    lib.rename(lib.with_name("away"))
-    try:
-        said = without_compiler("--version").stdout.splitlines()
-    finally:
-        lib.with_name("away").rename(lib)
+def test_without_a_compiler_and_without_its_libraries_torch_decodes(
+    without_compiler, without_libraries, environment
+):
+    without_libraries(environment)
+    said = without_compiler(environment, "--version").stdout.splitlines()
     assert said[1] == "engine: torch; the native one is unavailable: no C++ compiler (c++, g++)"
+    words = ("translate", "--model", DEMO, "--decoding", "greedy", "--text", "A dog runs.")
+    assert without_compiler(environment, *words).stdout == "Ein Hund rennt.\n"
+
+
+def test_without_all_three_the_extra_is_named(without_compiler, without_libraries, core):
+    """No compiler, no libraries, no torch."""
+    without_libraries(core)
+    said = without_compiler(core, "--version").stdout.splitlines()
+    lack = "no C++ compiler (c++, g++)"
+    engine = "none without fairseq_paradec[fairseq]"
+    assert said[1] == f"engine: {engine}; the native one is unavailable: {lack}"
+    with pytest.raises(AssertionError, match=r"torch computes .*: install fairseq_paradec\[fairs"):
+        without_compiler(core, "translate", "--model", DEMO, "--text", "A dog runs.")

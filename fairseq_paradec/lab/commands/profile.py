@@ -82,6 +82,13 @@ WHATS = {
         f"--model {SMALL} --out runs/start-up.json",
         asked.Starts,
     ),
+    "installation": What(
+        "what pip installs, and a first sentence opens of it",
+        "Installation",
+        f"dist/WHEEL --model {SMALL} --extra serve --out runs/installation.json",
+        asked.Installation,
+        resumes=False,
+    ),
     "training-speed": What(
         "the updates a second of architectures",
         "Training speed",

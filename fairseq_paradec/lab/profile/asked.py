@@ -310,6 +310,19 @@ class Starts(Rounds):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Installation:
+    """What pip installs with a wheel, by package, and which files a first sentence opens.
+
+    The wheel is installed into an environment of its own; pip downloads what it requires.
+    """
+
+    wheel: Path = position("WHEEL", "the wheel's file, which make wheel makes", type=Path)
+    model: Path = flag("a folder of paradec pack", metavar="DIR", type=Path, required=True)
+    extra: str | None = flag("also what this extra brings, such as serve")
+    text: str = flag("the sentence", "A dog runs.", type=arguments.utf8)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training(Rounds):
     """The training speed of architectures, relative to the first one.
 

@@ -8,6 +8,7 @@ command. Settings are in fairseq_paradec/training/presets.toml.
 import argparse
 from pathlib import Path
 
+from ... import extras
 from ...cli import arguments
 from ...errors import UsageError
 
@@ -111,6 +112,7 @@ def _named(text: str) -> Path:
 
 def run(args: argparse.Namespace) -> int:
     """Train, and average."""
+    extras.require(("fairseq",), "train")
     from ..plan import Request
     from ..run import train
 
