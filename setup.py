@@ -142,7 +142,7 @@ setup(
         "peers": [*FAIRSEQ, "ctranslate2>=4.5,<5", "transformers>=5,<6"],
         # images as sequences of tokens, and photographs: paradec data images
         "images": [*FAIRSEQ, PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
-        # models of transformers and Marian: paradec import
+        # models of Marian: paradec import
         "import": ["pyyaml>=6"],
         # a name of earlier versions: the core brings sentencex
         "text": [],
