@@ -45,7 +45,7 @@ ADDS: dict[str, str] = {
     "train": "scores and curves of training, with fairseq; .po files",
     "images": "images as sequences of tokens, with fairseq",
     "peers": "engines to compare with, with fairseq",
-    "import": "models of transformers and Marian",
+    "import": "models of Marian",
     "text": "nothing more: a name of earlier versions",
     "serve": "translations over HTTP",
     "detect": "the language of a text, in the server",
