@@ -616,6 +616,17 @@ def test_sampling_without_torch_is_a_line(monkeypatch: pytest.MonkeyPatch) -> No
         build_decoder([module], config, context)
 
 
+@pytest.mark.parametrize("decoding", ["greedy", "multiword_beam"])
+def test_an_ensemble_without_torch_is_a_line(
+    decoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, model = demo(DEMO)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "fairseq_paradec.engine.torch.ensemble", raising=False)
+    with pytest.raises(UsageError, match=r"^an ensemble needs torch; install fairseq_paradec\[t"):
+        build_decoder([model, model], configure(decoding=decoding))
+
+
 def test_a_speed_profile_knows_a_model_by_its_weights() -> None:
     _, _, model = demo(DEMO)
     own = fingerprint(model)
