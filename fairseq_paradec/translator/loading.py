@@ -1,5 +1,6 @@
 """The models of a folder: read by the core, or loaded by fairseq where something needs torch."""
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,17 +115,23 @@ class CoreModels:
     ) -> None:
         library()
         self.words, self.pair = words, pair
+        #: Files that weights are mapped from, as they were then.
+        self._mapped: dict[str, tuple[int, ...] | None] = {}
         self.model = self._read(str(path))
         self._drafters: dict[str, Model] = {}
         for form, file in (packed or {}).items():
+            self._mapped[str(file)] = _written(file)
             offer(self.model, form, file)
         if drafter is not None:
             self.load(str(drafter), ANY, [self.model])
 
     def _read(self, path: str, base: Model | None = None) -> Model:
         """Read a model that native passes know."""
+        written = _written(path)
         model = Model.read(path, *self.words, base=base)
         model.lasts = True
+        if not all(weight.flags.writeable for weight in model.weights.values()):
+            self._mapped[path] = written
         reason = "its softmax is adaptive" if model.architecture.cutoffs else why_not(model)
         if reason is not None:
             raise UnknownModel(f"{path}: {reason}")
@@ -135,6 +142,23 @@ class CoreModels:
         if path not in self._drafters:
             self._drafters[path] = self._read(path, self.model)
         return self._drafters[path]
+
+    def check_files(self) -> None:
+        """Refuse weights that somebody has written over, as ``cp`` does; ``mv`` spares them.
+
+        Raises:
+            UsageError: a file that is mapped was written to.
+        """
+        for path, before in [*self._mapped.items()]:
+            now = _written(path)
+            if now == before:
+                continue
+            if before is not None and now is not None and now[:2] == before[:2]:
+                raise UsageError(
+                    f"{path}: got a file that was written to while its model was in use; "
+                    "allowed: a new file in its place, as mv puts it, and a new start"
+                )
+            self._mapped.pop(path, None)  # the old one stays until its maps are gone
 
     def config_of(self, config: DecodingConfig) -> DecodingConfig | str:
         """Return by what the core decodes, or the option for which it needs torch and fairseq.
@@ -255,6 +279,15 @@ def core_of(
         if is_installed("fairseq") and not only:
             return None
         raise UsageError(_said(error)) from error
+
+
+def _written(path: str | Path) -> tuple[int, ...] | None:
+    """Return a file's identity, size and time; None: there is none."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _said(error: Exception) -> str:
