@@ -77,7 +77,7 @@ class Batch:
                 continue
             if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.ndim != 2:
                 raise option_error(f"Batch: {name}", array, f"an array of whole numbers, {shape}")
-        parts = {"ids": self.ids, "drafts": self.drafts, "prefix": self.prefix}
+        parts: dict[str, Any] = {"ids": self.ids, "drafts": self.drafts, "prefix": self.prefix}
         parts |= {"on_pass": self.hooks.on_pass, "on_finish": self.hooks.on_finish}
         for name, part in parts.items():
             if part is None or (name != "prefix" and len(part) == 0):
