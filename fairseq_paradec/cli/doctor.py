@@ -209,7 +209,10 @@ def content_of(path: Path) -> dict[str, Any]:
     from ..model import checkpoint, file
 
     if not checkpoint.is_archive(path):
-        return {"model": file.read(path)[1]}
+        try:
+            return {"model": file.read(path)[1]}
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
     content = checkpoint.read(path).content
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise UsageError(f"{path}: got no model; allowed: a checkpoint of fairseq-train")

@@ -311,13 +311,17 @@ _Found = tuple[Architecture, dict[str, Any], str | None]
 def _of_file(path: str | Path, words: Vocabularies) -> _Found:
     """Return what a model file holds."""
     found = file.read(path)
-    own = Vocabularies(found[0].source_words, found[0].target_words)
+    _check_words(Vocabularies(found[0].source_words, found[0].target_words), words)
+    return found
+
+
+def _check_words(own: Vocabularies, words: Vocabularies) -> None:
+    """Refuse dictionaries of other sizes than a model's."""
     if own != words:
         raise UsageError(
             f"vocabularies: got {words.source} and {words.target} words; allowed: "
             f"{own.source} and {own.target}, as the model has"
         )
-    return found
 
 
 def _of_checkpoint(content: Any, words: Vocabularies) -> _Found:
@@ -328,6 +332,11 @@ def _of_checkpoint(content: Any, words: Vocabularies) -> _Found:
     architecture = architecture_of(part, words)
     architecture = _without_last_norms(architecture, content["model"])
     given, digits = _upgraded(content["model"], architecture), None
+    sizes = []
+    for side, size in zip(("encoder", "decoder"), words, strict=True):
+        table = given.get(f"{side}.embed_tokens.weight")
+        sizes.append(len(table) if isinstance(table, np.ndarray) and table.ndim == 2 else size)
+    _check_words(Vocabularies(*sizes), words)
     if PACKED_ONLY in content:
         about = content[PACKED_ONLY]
         digits = about.get("hash") if isinstance(about, dict) else None

@@ -133,3 +133,11 @@ def test_data_without_languages_or_dictionaries_is_named(
     (tmp_path / "test.en-de.en.bin").touch()
     assert paradec(words) == 2
     assert capsys.readouterr().err.startswith(f"{given}with dict.en.txt")
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("no model\n", "utf-8")
+    done = alone("doctor", path, DEMO)
+    said = f"paradec doctor: error: {path}: got a file that is cut short, or no model file; allowed"
+    assert done.returncode == 2 and done.stderr.startswith(said) and not done.stdout

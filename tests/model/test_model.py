@@ -399,7 +399,12 @@ def test_other_names_are_a_line(tmp_path: Path) -> None:
         (
             "decoder.embed_tokens.weight",
             torch.zeros(39, 16),
-            "decoder.embed_tokens.weight: got (39",
+            "vocabularies: got 40 and 40 words; allowed: 40 and 39, as the model has",
+        ),
+        (
+            "decoder.embed_tokens.weight",
+            torch.zeros(40, 15),
+            "decoder.embed_tokens.weight: got (40, 15)",
         ),
         (
             "encoder.layers.0.fc1.bias",

@@ -317,6 +317,7 @@ def test_a_very_long_word_is_cut(loaded):
         (TEXT, {"max_tokens": LARGEST + 1}, f"to {LARGEST}"),
         (TEXT, {"others": -1}, "got -1; .* 0 up"),
         ([b"a"], {}, "list of sentences"),
+        (["a"], {"drafts": ["b"], "decoding": "beam"}, "got --decoding beam$"),
     ],
 )
 def test_a_mistake_in_python_is_named(lines, options, said, loaded):
