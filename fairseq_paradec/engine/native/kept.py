@@ -22,12 +22,14 @@ LEAST = 16_000_000
 def place(model: Model, form: str) -> Path | None:
     """Return the file of a model's packed weights in a form; None: they are not kept.
 
-    Its name holds the hash of the weights, the form, and what the library was built from.
+    Its name holds the hash of the weights, the form, and the hash of the record, whose heads say
+    how maps are padded, with what the library was built from.
     """
     folder = user_folder("packed")
     if why_not(model) is not None or folder is None:
         return None
-    return folder / f"{model.digest()}-{form}-{hash_of(library_path().name.encode())}"
+    others = hash_of(f"{library_path().name} {model.architecture}".encode())
+    return folder / f"{model.digest()}-{form}-{others}"
 
 
 def why_not(model: Model) -> str | None:
