@@ -176,7 +176,8 @@ class Translator:
                 raise option_error(name, some, "a list, with one for each line of text")
         generator = self.generator(options, on_pass is not None)
         if drafts is not None:
-            refuse_drafts(generator, generator.config)
+            named = {**self.folder.settings, **options}.get("decoding")
+            refuse_drafts(generator, generator.config, named)
         translate = partial(self._window, generator, batch_size, max_tokens, others, admit)
         return self._windows(translate, iter(lines), buffer_size, drafts, on_pass, on_finish)
 

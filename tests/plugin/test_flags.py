@@ -496,6 +496,9 @@ def test_flags_of_translate_arrive_or_are_refused(
         def __init__(self, path: Path, device: str) -> None:
             arrived.update(model=path, device=device)
 
+        def of_one_sentence(self, options: dict[str, Any]) -> dict[str, Any]:
+            return options
+
         def stream(self, lines: Any, **given: Any) -> list[str]:
             arrived.update(given, lines=[*lines])
             return []
