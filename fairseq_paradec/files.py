@@ -6,6 +6,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import option_error
 from .utf8 import without_marks
@@ -64,6 +65,32 @@ def check_unpacked(archive: zipfile.ZipFile, path: str | Path) -> None:
     size = sum(info.file_size for info in archive.infolist())
     if size > UNPACKED * os.path.getsize(path) + (1 << 20):
         raise zipfile.BadZipFile(f"it unpacks to {size / 1e6:.0f} MB, from no weights")
+
+
+class Checked(NamedTuple):
+    """A file whose content is known, as long as it is unchanged."""
+
+    path: Path
+    stamp: tuple[int, ...]  # of ``stamp_of``, before it was read
+    digest: str  # of ``checksum``
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the path still names the file as it was."""
+        try:
+            return stamp_of(self.path) == self.stamp
+        except OSError:
+            return False
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Return what differs when a file is another one, or was written to.
+
+    Raises:
+        OSError: there is none.
+    """
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def checksum(path: Path) -> str:

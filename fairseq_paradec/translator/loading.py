@@ -17,7 +17,6 @@ from ..methods.base import Context
 from ..methods.build import build_decoder
 from ..methods.configure import for_models, native_search
 from ..methods.stock import OTHER_SEARCH
-from ..model import checkpoint
 from ..model.dictionary import Dictionary
 from ..model.model import Model
 from ..model.settings import UnknownModel
@@ -210,9 +209,7 @@ class CoreModels:
         if drafter.is_heads:
             one_set_of_heads("blockwise", [self.model], path)
         else:
-            if checkpoint.is_archive(path):
-                trained = checkpoint.languages(checkpoint.read(path).content)
-                check_languages(path, trained, self.pair)
+            check_languages(path, drafter.languages, self.pair)
             check_positions(path, drafter.max_positions()[0], self.model.max_positions()[0])
         return drafter
 
@@ -234,7 +231,10 @@ def read_core(
     drafter = None if folder.drafter is None else path / folder.drafter
     pair = folder.source, folder.target
     only = folder.packed_only
-    return core_of(path / folder.model, words, pair, packed, drafter, only)
+    core = core_of(path / folder.model, words, pair, packed, drafter, only)
+    if core is not None:
+        core.model.checked = folder.checked.get(folder.model)
+    return core
 
 
 def core_of(

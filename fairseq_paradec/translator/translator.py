@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,12 +24,13 @@ from ..registry import METHODS, check_models
 from ..utf8 import bare
 from . import model_folder
 from .batches import by_length, collate
-from .documents import Document, Text
 from .loading import CoreModels, Modules, read_core
-from .markup import parse
 from .model_folder import ModelFolder
 from .text_processing import TextProcessing
 from .translation import Admit, Line, OnFinish, OnPass, Translation, telling, translation_of
+
+if TYPE_CHECKING:
+    from .documents import Text
 
 #: Sentences and source tokens in a batch, and lines that are sorted by length together.
 BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
@@ -229,7 +230,7 @@ class Translator:
         format: str = "text",
         drafts: Iterable[str] | None = None,
         **options: Any,
-    ) -> Iterator[Text]:
+    ) -> Iterator["Text"]:
         """Return the translations of whole texts, put together as the texts are.
 
         Args:
@@ -242,6 +243,8 @@ class Translator:
             UsageError: as in ``results``; there is no such format.
         """
         _check_list("texts()", texts, "a list of texts")
+        from .markup import parse
+
         parse("", format)
         self.results((), drafts=drafts, **options)  # checks them
         return self._texts(texts, format, drafts, options)
@@ -252,8 +255,10 @@ class Translator:
         format: str,
         drafts: Iterable[str] | None,
         options: dict[str, Any],
-    ) -> Iterator[Text]:
+    ) -> Iterator["Text"]:
         """Yield the translations; see ``texts``, which has checked the rest."""
+        from .documents import Document
+
         earlier = None if drafts is None else iter(drafts)
         for text in texts:
             if not isinstance(text, str):
