@@ -15,7 +15,7 @@ from ..errors import UsageError, option_error
 from ..extras import is_installed, named
 from ..methods.base import Context
 from ..methods.build import build_decoder
-from ..methods.configure import for_models, native_search
+from ..methods.configure import for_models
 from ..methods.stock import OTHER_SEARCH
 from ..model.dictionary import Dictionary
 from ..model.model import Model
@@ -147,10 +147,7 @@ class CoreModels:
         return config if isinstance(own, str) and self.model.is_packed_only else own
 
     def _native(self, config: DecodingConfig) -> DecodingConfig | str:
-        """Return by what native passes decode, or what they do not; see ``config_of``.
-
-        ``--decoding beam`` is fairseq's search by native passes, unless it has rules of its own.
-        """
+        """Return by what native passes decode, or what they do not; see ``config_of``."""
         own = for_models(config, [self.model])
         check_models(own.decoding, [self.model], own.drafter_path)
         if own.audit:
@@ -158,11 +155,8 @@ class CoreModels:
         if own.engine == "torch":
             return "--engine torch"
         if own.decoding in STOCK_DECODINGS:
-            search = native_search(own)
-            if search is None:
-                rules = [n for n in OTHER_SEARCH if getattr(own, n) != ALL[n].default]
-                return f"--decoding {own.decoding} {flag(rules[0])}"
-            own = search
+            rules = [flag(n) for n in OTHER_SEARCH if getattr(own, n) != ALL[n].default]
+            return " ".join(["--decoding", own.decoding, *rules[:1]])
         for name in ("sampling", "latency_budget_ms"):  # fairseq's search takes part
             if getattr(own, name) not in (None, False):
                 return flag(name)

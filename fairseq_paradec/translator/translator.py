@@ -16,7 +16,7 @@ from ..errors import UsageError, option_error, refuse_unknown
 from ..forks import computing
 from ..methods.base import Context, refuse_drafts
 from ..methods.build import build_decoder
-from ..methods.configure import configure
+from ..methods.configure import configure, native_decoding
 from ..methods.each_sentence import Hypotheses, decode_each, problems_of
 from ..methods.stock import StockDecoder
 from ..model.dictionary import Dictionary
@@ -285,6 +285,8 @@ class Translator:
                 if options.get(name, ALL[name].default) not in (ALL[name].default, False):
                     raise UsageError(f"{name}: translate() gives one text a sentence, without it")
             options["decoding"] = decoding = options.get("decoding") or self.usual("auto_fast")
+            if self._core is not None:
+                options["decoding"] = native_decoding(options, [self._core.model])
             method = METHODS.get(decoding) if isinstance(decoding, str) else None
             drafts = method is not None and "drafter_path" in method.reads
             if drafts and self.folder.drafter is not None:

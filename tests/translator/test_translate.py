@@ -426,6 +426,17 @@ def test_the_beam_search_is_fairseqs_by_native_passes(options, loaded):
         assert a.score == pytest.approx(b.score, abs=1e-5)
 
 
+def test_flags_of_native_passes_are_of_the_beam_search_too(loaded):
+    """fairseq's own search would ignore them, and refuses them."""
+    lines = ["A dog runs.", "Two men sit."]
+    options = {"beam": 3, "engine_dtype": "int8"}
+    wanted = loaded.translate(lines, decoding="multiword_beam", **options)
+    for decoding in ("beam", "auto"):
+        assert loaded.translate(lines, decoding=decoding, **options) == wanted
+    with pytest.raises(UsageError, match="'int8', which --decoding beam does not use"):
+        loaded.translate(lines, decoding="beam", no_repeat_ngram_size=2, **options)
+
+
 @pytest.mark.parametrize("device", ["cpu:", "cuda:01", "cuda:\u0661", "gpu"])
 def test_a_device_that_torch_cannot_read_is_refused(device):
     with pytest.raises(UsageError, match="--device"):
