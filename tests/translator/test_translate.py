@@ -426,6 +426,40 @@ def test_the_beam_search_is_fairseqs_by_native_passes(options, loaded):
         assert a.score == pytest.approx(b.score, abs=1e-5)
 
 
+def test_the_best_outputs_and_their_scores_are_printed(loaded, capsys):
+    lines = ["A dog runs.", "", "Two men sit."]
+    words = ["translate", "--model", str(DEMO), *(f"--text={line}" for line in lines)]
+    words += ["--decoding", "beam", "--beam", "4", "--min-len", "5"]
+    assert paradec([*words, "--nbest", "3", "--scores"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    results = loaded.results(lines, others=3, decoding="beam", beam=4, min_len=5)
+    wanted = []
+    for result in results:
+        scores = [result.score, *result.other_scores]
+        assert scores == sorted(scores, reverse=True) if result.text else scores == [None]
+        both = [*zip([result.text, *result.others], scores, strict=True)][:3]
+        wanted += [f"{score:.4f}\t{text}" for text, score in both] if result.text else ["\t"] * 3
+    assert printed == wanted
+    assert paradec(words) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        line.partition("\t")[2] for line in printed[::3]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--nbest 2", "--nbest 2 needs --beam 2 or more; it is 1"),
+        ("--nbest 6 --decoding beam", "--nbest 6 needs --beam 6 or more; it is 5"),
+        ("--nbest 2 --format html", "--nbest 2 excludes --format"),
+        ("--scores --format html", "--scores excludes --format"),
+    ],
+)
+def test_what_has_no_best_outputs_is_refused(words, said, capsys):
+    assert paradec(["translate", "--model", str(DEMO), "--text", "a", *words.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_flags_of_native_passes_are_of_the_beam_search_too(loaded):
     """fairseq's own search would ignore them, and refuses them."""
     lines = ["A dog runs.", "Two men sit."]
