@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -111,13 +111,20 @@ class Translator:
 
         return load, (str(self.path.absolute()), str(self.device))
 
-    def translate(self, sentences: Iterable[str], **options: Any) -> list[str]:
+    @overload
+    def translate(self, sentences: str, **options: Any) -> str: ...
+    @overload
+    def translate(self, sentences: Iterable[str], **options: Any) -> list[str]: ...
+    def translate(self, sentences: str | Iterable[str], **options: Any) -> str | list[str]:
         """Translate sentences; an empty one, or one that is too long, gives an empty text.
 
         Args:
-            sentences: plain text, a sentence each.
-            options: see ``results``.
+            sentences: plain text, a sentence each; or one sentence, whose translation is returned.
+            options: see ``results``; of one sentence see ``of_one_sentence``.
         """
+        if isinstance(sentences, str):
+            (text,) = self.stream([sentences], **self.of_one_sentence(options))
+            return text
         return list(self.stream(sentences, **options))
 
     def stream(self, lines: Iterable[str], **options: Any) -> Iterator[str]:

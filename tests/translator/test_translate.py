@@ -271,18 +271,24 @@ def test_a_twin_has_decoders_of_its_own(loaded):
 def test_what_became_of_a_draft_is_counted_with_its_end():
     best = {"score": -1.0, "tokens": [4, 5, 6, 2], "steps": 2}
     best |= {"num_accepted": [1, 2, 1], "given": [True, False, True]}
-    other = {"tokens": [4, 2]}
+    other = {"score": -2.0, "tokens": [4, 2]}
 
     def row(hypos: list[Any], draft: list[int] | None) -> Translation:
         return translation_of(hypos, lambda hypo: str(hypo["tokens"]), draft)
 
+    others: dict[str, Any] = {"others": ("[4, 2]",), "other_scores": (-2.0,)}
     assert row([best, other], [7, 8, 9]) == Translation(
-        "[4, 5, 6, 2]", -1.0, None, 2, accepted=2, rejected=2, tokens=4, others=("[4, 2]",)
+        "[4, 5, 6, 2]", -1.0, None, 2, accepted=2, rejected=2, tokens=4, **others
     )
     assert row([best], None)[4:6] == row([best], [])[4:6] == (0, 0)
     assert row([best], [7])[4:6] == (2, 0)  # the token and the end are accepted
     assert row([best | {"num_accepted": [1, 2, 2]}], [7])[4:6] == (3, 0)
     assert row([{"problem": "is empty"}], [7]) == Translation("", None, "is empty")
+
+
+def test_one_sentence_gives_one_translation(loaded):
+    assert loaded.translate("A dog runs.") == "Ein Hund rennt."
+    assert loaded.translate("") == "" and loaded.translate(["A dog runs."]) == ["Ein Hund rennt."]
 
 
 def test_a_watch_is_told_each_pass_once():
