@@ -117,7 +117,8 @@ def native_decoding(options: Mapping[str, Any], models: Sequence[Any]) -> Any:
     """
     decoding = options.get("decoding")
     stock = decoding == "beam" or (decoding == "auto" and own_decoding(models) is None)
-    usual = all(options.get(name) in (None, ALL[name].default) for name in OTHER_SEARCH)
+    own = (*OTHER_SEARCH, "audit")  # an audit is refused by the name that was given
+    usual = all(options.get(name) in (None, ALL[name].default) for name in own)
     return "multiword_beam" if stock and usual else decoding
 
 

@@ -31,6 +31,7 @@ from .translation import Admit, Line, OnFinish, OnPass, Translation, telling, tr
 
 if TYPE_CHECKING:
     from .documents import Text
+    from .scoring import Score
 
 #: Sentences and source tokens in a batch, and lines that are sorted by length together.
 BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
@@ -126,6 +127,35 @@ class Translator:
             (text,) = self.stream([sentences], **self.of_one_sentence(options))
             return text
         return list(self.stream(sentences, **options))
+
+    def score(
+        self,
+        sources: Iterable[str],
+        targets: Iterable[str],
+        batch_size: int = BATCH_SIZE,
+        max_tokens: int = MAX_TOKENS,
+        buffer_size: int = BUFFER_SIZE,
+        **options: Any,
+    ) -> Iterator["Score"]:
+        """Return what the model says of translations, in their order.
+
+        Args:
+            sources: plain text, a sentence each, read ``buffer_size`` at a time.
+            targets: a translation of each.
+            batch_size: sentences scored together, at most; they are of like length.
+            max_tokens: source tokens scored together, at most, padding among them.
+            buffer_size: sentences that are sorted by length together.
+            options: ``engine``, ``engine_dtype``, ``lenpen``, ``unnormalized`` and others of
+                greedy search.
+
+        Raises:
+            UsageError: an option is wrong, there are more sources or more targets, or the model
+                does not write from left to right.
+        """
+        from .scoring import scores_of
+
+        sizes = batch_size, max_tokens, buffer_size
+        return scores_of(self, sources, targets, *sizes, options)
 
     def stream(self, lines: Iterable[str], **options: Any) -> Iterator[str]:
         """Return the translations as plain text; see ``results``."""
