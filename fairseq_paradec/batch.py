@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .errors import option_error
 from .records import PassRecord
 
 Numbers = npt.NDArray[np.int64]
@@ -63,6 +64,27 @@ class Batch:
     constraints: Any = None
     hooks: Hooks = field(default_factory=Hooks)
     pad: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit each other.
+
+        Raises:
+            UsageError: an array has no whole numbers, or other dimensions; a part is of more or
+                fewer sentences than ``tokens``.
+        """
+        for name, array, shape in (("tokens", self.tokens, "BxS"), ("prefix", self.prefix, "BxP")):
+            if array is None and name == "prefix":
+                continue
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.ndim != 2:
+                raise option_error(f"Batch: {name}", array, f"an array of whole numbers, {shape}")
+        parts: dict[str, Any] = {"ids": self.ids, "drafts": self.drafts, "prefix": self.prefix}
+        parts |= {"on_pass": self.hooks.on_pass, "on_finish": self.hooks.on_finish}
+        for name, part in parts.items():
+            if part is None or (name != "prefix" and len(part) == 0):
+                continue
+            if len(part) != len(self):
+                allowed = f"{len(self)}, one for each row of tokens"
+                raise option_error(f"Batch: {name}", len(part), allowed)
 
     @classmethod
     def of_sample(

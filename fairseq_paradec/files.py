@@ -71,26 +71,22 @@ class Checked(NamedTuple):
     """A file whose content is known, as long as it is unchanged."""
 
     path: Path
-    stamp: tuple[int, ...]  # of ``stamp_of``, before it was read
+    stamp: tuple[int, ...] | None  # of ``stamp_of``, before it was read
     digest: str  # of ``checksum``
 
     @property
     def is_unchanged(self) -> bool:
         """Whether the path still names the file as it was."""
-        try:
-            return stamp_of(self.path) == self.stamp
-        except OSError:
-            return False
+        return self.stamp is not None and stamp_of(self.path) == self.stamp
 
 
-def stamp_of(path: Path) -> tuple[int, ...]:
-    """Return what differs when a file is another one, or was written to.
-
-    Raises:
-        OSError: there is none.
-    """
-    status = path.stat()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+def stamp_of(path: str | Path) -> tuple[int, ...] | None:
+    """Return a file's device, number, size and time, the last two of its content; None: none."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def checksum(path: Path) -> str:

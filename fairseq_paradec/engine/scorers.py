@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..batch import Numbers
+from ..extras import named
 from ..token_rules import Best, Positions, Scored
 from .chunk import PLAIN, ChunkScorer
 from .masks import Mask
@@ -60,13 +61,14 @@ def build_scorer(
     """Make the scorer of one model, or of an ensemble.
 
     Raises:
-        UsageError: the scorer does not support a model; the message names the model.
+        UsageError: the scorer does not support a model; the message names the model. Or torch is
+            not installed, which adds an ensemble's probabilities up.
     """
     scorers = [(kind or _kind_of(model))(model, engine) for model in models]
     if len(scorers) == 1:
         return scorers[0]
-    from .torch.ensemble import EnsembleScorer
-
+    with named("an ensemble"):
+        from .torch.ensemble import EnsembleScorer
     return EnsembleScorer(scorers)
 
 

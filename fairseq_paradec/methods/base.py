@@ -300,8 +300,19 @@ class Decoder(abc.ABC):
         on_finish(self._hypothesis(row))
 
     def _make_rows(self, batch: Batch) -> list[Row]:
-        """Make the rows of a batch, each with its own length limit."""
+        """Make the rows of a batch, each with its own length limit.
+
+        Raises:
+            UsageError: the batch has no sentence, or a prefix a token that no word has.
+        """
         config, hooks, rows = self.config, batch.hooks, []
+        if not len(batch):
+            raise option_error("Batch: tokens", "no row", "a sentence or more")
+        if batch.prefix is not None and batch.prefix.size:
+            for token in (batch.prefix.min(), batch.prefix.max()):
+                if not 0 <= token < len(self.words):
+                    allowed = f"numbers of the dictionary's {len(self.words)} words"
+                    raise option_error("Batch: prefix", int(token), allowed)
         prefixes = [[] for _ in batch.tokens] if batch.prefix is None else batch.prefix.tolist()
         for index, (tokens, prefix) in enumerate(zip(batch.tokens.tolist(), prefixes, strict=True)):
             source = [token for token in tokens if token != self.pad]

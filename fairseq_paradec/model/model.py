@@ -100,7 +100,8 @@ class Model:
 
         Raises:
             UsageError: it is damaged, its settings are of no model that the record describes, its
-                weights are those of another model, or it was trained on another base.
+                weights are those of another model, it was trained on another base, or one set of
+                vectors stands for the words of two vocabularies.
             OSError: it cannot be read.
         """
         words = Vocabularies(len(source), len(target))
@@ -109,6 +110,11 @@ class Model:
         try:
             found = _of_checkpoint(content, words) if is_checkpoint else _of_file(path, words)
             architecture, given, digits = found
+            if architecture.shared == "all" and source != target:
+                raise UsageError(
+                    "dictionaries: got two that differ; allowed: the same words in the same order, "
+                    "for source and target share their vectors"
+                )
             only = digits is not None
             weights, marks = _fitted(architecture, given, only, base)
         except UsageError as error:

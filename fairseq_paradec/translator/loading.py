@@ -13,6 +13,7 @@ from ..engine.native.packing import offer, why_not
 from ..engine.native.stack import FORMS
 from ..errors import UsageError, option_error
 from ..extras import is_installed, named
+from ..files import stamp_of
 from ..methods.base import Context
 from ..methods.build import build_decoder
 from ..methods.configure import for_models
@@ -20,6 +21,7 @@ from ..methods.stock import OTHER_SEARCH
 from ..model.dictionary import Dictionary
 from ..model.model import Model
 from ..model.settings import UnknownModel
+from ..model.weights import stored
 from ..model_checks import one_set_of_heads
 from ..model_facts import class_of
 from ..registry import ANY, HEADS, STOCK_DECODINGS, check_models
@@ -113,17 +115,23 @@ class CoreModels:
     ) -> None:
         library()
         self.words, self.pair = words, pair
+        #: Files that weights are mapped from, as they were then.
+        self._mapped: dict[str, tuple[int, ...] | None] = {}
         self.model = self._read(str(path))
         self._drafters: dict[str, Model] = {}
         for form, file in (packed or {}).items():
+            self._mapped[str(file)] = stamp_of(file)
             offer(self.model, form, file)
         if drafter is not None:
             self.load(str(drafter), ANY, [self.model])
 
     def _read(self, path: str, base: Model | None = None) -> Model:
         """Read a model that native passes know."""
+        written = stamp_of(path)
         model = Model.read(path, *self.words, base=base)
         model.lasts = True
+        if not all(weight.flags.writeable for weight in stored(model.weights).values()):
+            self._mapped[path] = written
         reason = "its softmax is adaptive" if model.architecture.cutoffs else why_not(model)
         if reason is not None:
             raise UnknownModel(f"{path}: {reason}")
@@ -134,6 +142,23 @@ class CoreModels:
         if path not in self._drafters:
             self._drafters[path] = self._read(path, self.model)
         return self._drafters[path]
+
+    def check_files(self) -> None:
+        """Refuse weights that somebody has written over, as ``cp`` does; ``mv`` spares them.
+
+        Raises:
+            UsageError: a file that is mapped was written to.
+        """
+        for path, before in [*self._mapped.items()]:
+            now = stamp_of(path)
+            if now == before:
+                continue
+            if before is not None and now is not None and now[:2] == before[:2]:
+                raise UsageError(
+                    f"{path}: got a file that was written to while its model was in use; "
+                    "allowed: a new file in its place, as mv puts it, and a new start"
+                )
+            self._mapped.pop(path, None)  # the old one stays until its maps are gone
 
     def config_of(self, config: DecodingConfig) -> DecodingConfig | str:
         """Return by what the core decodes, or the option for which it needs torch and fairseq.

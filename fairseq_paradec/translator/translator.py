@@ -432,7 +432,13 @@ class Translator:
         return self.sources.encode_line(self.encode(line))
 
     def decode(self, generator: Any, batch: Batch) -> Hypotheses:
-        """Decode a batch by one of ``generator``'s; see ``methods/each_sentence.py``."""
+        """Decode a batch by one of ``generator``'s; see ``methods/each_sentence.py``.
+
+        Raises:
+            UsageError: a file that the weights are mapped from was written to.
+        """
+        if self._core is not None:
+            self._core.check_files()
         problems = problems_of(batch, self._longest, self.sources)
         return decode_each(generator.decode, batch, problems, self._known, self.targets)
 

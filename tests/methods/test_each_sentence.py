@@ -110,3 +110,38 @@ def test_fairseqs_search_takes_arrays(options: dict[str, Any]):
     if "audit" in options:
         audit = translator.generator(options).audit
         assert audit.sentences == audit.identical == 2
+
+
+@pytest.mark.parametrize(
+    "part, given",
+    [
+        ("tokens", [[A, EOS]]),
+        ("tokens", np.array([A, EOS])),
+        ("tokens", np.array([[0.5, 2.0]])),
+        ("prefix", np.array([A, B, C, A])),
+        ("prefix", np.array([[A], [B]])),
+        ("prefix", np.zeros((0, 1), np.int64)),
+        ("ids", np.arange(3)),
+        ("drafts", [[A]]),
+        ("on_pass", [None]),
+        ("on_finish", [None] * 5),
+    ],
+)
+def test_parts_of_a_batch_fit_each_other(part: str, given: Any) -> None:
+    hooks = {part: given} if part.startswith("on_") else {}
+    parts = {"tokens": TOKENS} | ({"hooks": Hooks(**hooks)} if hooks else {part: given})
+    with pytest.raises(UsageError, match=f"^Batch: {part}: got .*; allowed: "):
+        Batch(**parts)
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "self_draft", "multiword_beam"])
+@pytest.mark.parametrize("token", [-3, 7944])
+def test_a_prefix_has_words_of_the_dictionary(token: int, decoding: str) -> None:
+    """Another number was taken for ``<s>``."""
+    translator = fairseq_paradec.load(DEMO)
+    decoder = translator.generator({"decoding": decoding})
+    batch = Batch(np.array([[A, B, EOS]]), prefix=np.array([[5, token]]))
+    with pytest.raises(UsageError, match=f"^Batch: prefix: got {token}; allowed: .* 7944 words"):
+        decoder.decode(batch)
+    with pytest.raises(UsageError, match="^Batch: tokens: got 'no row'; allowed: "):
+        decoder.decode(batch.take([]))

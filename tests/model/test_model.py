@@ -617,6 +617,17 @@ def test_sampling_without_torch_is_a_line(monkeypatch: pytest.MonkeyPatch) -> No
         build_decoder([module], config, context)
 
 
+@pytest.mark.parametrize("decoding", ["greedy", "multiword_beam"])
+def test_an_ensemble_without_torch_is_a_line(
+    decoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, model = demo(DEMO)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "fairseq_paradec.engine.torch.ensemble", raising=False)
+    with pytest.raises(UsageError, match=r"^an ensemble needs torch; install fairseq_paradec\[t"):
+        build_decoder([model, model], configure(decoding=decoding))
+
+
 def test_a_speed_profile_knows_a_model_by_its_weights() -> None:
     _, _, model = demo(DEMO)
     own = fingerprint(model)
@@ -733,3 +744,21 @@ def test_a_model_file_of_other_vocabularies_is_a_line(tmp_path: Path) -> None:
     read(task, tiny_model(task), "transformer", tmp_path / "x.pt").save(tmp_path / "x")
     with pytest.raises(UsageError, match="vocabularies: got 41 and 41 words; allowed: 40 and 40"):
         Model.read(tmp_path / "x", *words(tiny_task(size=41)))
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "model file"])
+@pytest.mark.parametrize("change", ["fewer words", "other order"])
+def test_shared_vectors_need_equal_dictionaries(change: str, kind: str, tmp_path: Path) -> None:
+    """One set of vectors stands for both vocabularies; fairseq refuses two that differ, too."""
+    task, path = tiny_task(), tmp_path / "x.pt"
+    own = read(task, tiny_model(task, "share_all"), VARIANTS["share_all"][0], path)
+    source, _ = words(task)
+    symbols = source.symbols[source.nspecial :]
+    other = Dictionary.of_words(symbols[:-8] if change == "fewer words" else symbols[::-1])
+    if kind == "model file":
+        path = tmp_path / "x"
+        if change == "fewer words":  # what its record says fits the dictionaries
+            own.architecture = replace(own.architecture, target_words=len(other))
+        own.save(path)
+    with pytest.raises(UsageError, match="dictionaries: got two that differ; allowed: "):
+        Model.read(path, source, other)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.commands import DEMO, ROOT
@@ -293,3 +294,35 @@ def test_mistakes_of_packing_alone_are_named(capsys: Any, tmp_path: Path) -> Non
     assert status == 2 and "--packed-only needs --engine-dtype" in err
     status, _, err = run(capsys, "pack", str(DEMO), str(DEMO), *given, "--engine-dtype", "int8")
     assert status == 2 and "allowed: a new folder with --packed-only" in err
+
+
+@pytest.mark.parametrize("name, dtype", [("packed.int8", "int8"), ("model.safetensors", "fp32")])
+def test_weights_that_are_written_over_are_refused(
+    name: str, dtype: str, packed: Path, tmp_path: Path
+) -> None:
+    """The file of a loaded model may go or be another one; its maps must not change."""
+    folder = shutil.copytree(packed, tmp_path / "model")
+    words = [Dictionary.read(folder / f"dict.{language}.txt") for language in ("en", "de")]
+    model = Model.read(folder / "model.safetensors", *words)
+    model.weights = {key: weight * np.float32(1.0001) for key, weight in model.weights.items()}
+    model.save(folder / "model.safetensors")  # in 32 bits, which are mapped
+    about = json.loads((folder / "paradec.json").read_text("utf-8"))
+    about["sha256"]["model.safetensors"] = checksum(folder / "model.safetensors")
+    (folder / "paradec.json").write_text(json.dumps(about), "utf-8")
+    content = (folder / name).read_bytes()
+
+    loaded = fairseq_paradec.load(folder)
+    wanted = decoded(loaded, dtype)
+    (tmp_path / "new").write_bytes(bytes(len(content)))
+    (tmp_path / "new").replace(folder / name)
+    assert decoded(loaded, dtype) == wanted
+    (folder / name).unlink()
+    assert decoded(loaded, dtype) == wanted
+
+    (folder / name).write_bytes(content)
+    loaded = fairseq_paradec.load(folder)
+    assert decoded(loaded, dtype) == wanted
+    for change in (bytes(len(content)), content[:-1], b""):  # the last two end a process by SIGBUS
+        (folder / name).write_bytes(change)
+        with pytest.raises(UsageError, match=f"{name}: got a file that was written to .*; allowed"):
+            decoded(loaded, dtype)
