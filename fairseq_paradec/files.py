@@ -6,6 +6,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import option_error
 from .utf8 import without_marks
@@ -64,6 +65,28 @@ def check_unpacked(archive: zipfile.ZipFile, path: str | Path) -> None:
     size = sum(info.file_size for info in archive.infolist())
     if size > UNPACKED * os.path.getsize(path) + (1 << 20):
         raise zipfile.BadZipFile(f"it unpacks to {size / 1e6:.0f} MB, from no weights")
+
+
+class Checked(NamedTuple):
+    """A file whose content is known, as long as it is unchanged."""
+
+    path: Path
+    stamp: tuple[int, ...] | None  # of ``stamp_of``, before it was read
+    digest: str  # of ``checksum``
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the path still names the file as it was."""
+        return self.stamp is not None and stamp_of(self.path) == self.stamp
+
+
+def stamp_of(path: str | Path) -> tuple[int, ...] | None:
+    """Return a file's device, number, size and time, the last two of its content; None: none."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def checksum(path: Path) -> str:

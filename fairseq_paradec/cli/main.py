@@ -25,6 +25,7 @@ from . import arguments
 GROUPS: dict[str, dict[str, str]] = {
     "decode, check, measure": {
         "translate": "translate plain text by a model folder, line by line",
+        "score": "score given translations: log-probabilities by line or token",
         "serve": "serve translations over HTTP, and a page that shows the passes",
         "doctor": "tell what a checkpoint is, and which decoders fit it",
         "demo": "compare all decoders on 100 sentences: passes, times, outputs",

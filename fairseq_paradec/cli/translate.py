@@ -22,10 +22,11 @@ from ..translator.markup import FORMATS
 from . import arguments, machines, translate_corpus
 
 if TYPE_CHECKING:  # it takes seconds to load
+    from ..translator.translation import Translation
     from ..translator.translator import Translator
 
 #: Flags of fairseq's search that this command has.
-SEARCH = ("beam", "lenpen", "max_len_a", "max_len_b")
+SEARCH = ("beam", "lenpen", "min_len", "max_len_a", "max_len_b")
 #: A FILE that is standard input: "-", while "./-" is a file.
 STDIN = None
 
@@ -74,6 +75,17 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="earlier translations of the same or nearly the same lines, a line for a line; they "
         "save passes and change no output",
     )
+    add(
+        "--nbest",
+        metavar="N",
+        type=number,
+        help="print the N best outputs of each line, best first; --beam is N or more (default: 1)",
+    )
+    add(
+        "--scores",
+        action="store_true",
+        help="before each output its score, fairseq's, and a tab; nothing where there is no output",
+    )
     corpus = parser.add_argument_group("corpora")
     corpus.add_argument(
         "--out",
@@ -113,6 +125,11 @@ def run(args: argparse.Namespace) -> int:
             raise option_error("--drafts", str(args.drafts), "a text file; there is none")
     if args.format is not None and args.out is not None:
         raise excludes("--format", args.format, "--out")
+    for name in ("nbest", "scores"):
+        if given := getattr(args, name):
+            for other in ("format", "out"):
+                if getattr(args, other) is not None:
+                    raise excludes(flag(name), given, flag(other))
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
     for name in ("column", "cluster", "give_up", "processes"):
@@ -155,12 +172,28 @@ def print_translations(args: argparse.Namespace) -> None:
     total = sum(1 for _ in read_lines(args.files)) if again else None
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
     drafts = None if args.drafts is None else read_lines([args.drafts], "--drafts")
-    options = given_options(args)
+    options, nbest = given_options(args), args.nbest or 1
     if len(args.text or ()) == 1:
         options = translator.of_one_sentence(options)
-    texts = translator.stream(lines, drafts=drafts, **options)
-    for text in tqdm(texts, total=total, unit=" lines", disable=hidden):
-        print(text)
+    if nbest > 1:
+        decoder = translator.generator({name: options[name] for name in options if name in ALL})
+        beam = getattr(decoder, "beam_size", decoder.config.beam)  # fairseq's own search has none
+        if beam < nbest:
+            raise needs("--nbest", nbest, f"--beam {nbest} or more; it is {beam}")
+    results = translator.results(lines, drafts=drafts, others=nbest - 1, **options)
+    for result in tqdm(results, total=total, unit=" lines", disable=hidden):
+        for line in output_lines(result, nbest, args.scores):
+            print(line)
+
+
+def output_lines(result: "Translation", nbest: int, scores: bool) -> Iterator[str]:
+    """Yield the ``nbest`` lines of output for a line of input, with scores if they are wanted."""
+    outputs: list[tuple[str, float | None]] = [(result.text, result.score)]
+    outputs += zip(result.others, result.other_scores, strict=True)
+    outputs += [("", None)] * (nbest - len(outputs))
+    for text, score in outputs:
+        before = "" if score is None else f"{score:.4f}"
+        yield f"{before}\t{text}" if scores else text
 
 
 def print_texts(args: argparse.Namespace) -> None:

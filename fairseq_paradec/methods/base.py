@@ -442,8 +442,13 @@ def check_lengths(config: DecodingConfig, max_len: int) -> None:
         )
 
 
-def refuse_drafts(decoder: Any, config: DecodingConfig) -> None:
+def refuse_drafts(decoder: Any, config: DecodingConfig, named: str | None = None) -> None:
     """Refuse earlier outputs as drafts where they could change an output, or would not be read.
+
+    Args:
+        decoder: what is to read them.
+        config: its options.
+        named: the decoding that the user named, if it is another's name.
 
     Raises:
         UsageError: the decoder does not write greedy's output by verifying.
@@ -457,5 +462,5 @@ def refuse_drafts(decoder: Any, config: DecodingConfig) -> None:
     raise UsageError(
         f"--drafts needs a --decoding whose outputs no draft changes: {', '.join(able)}, without "
         "flags that accept or keep more than the model's own tokens; "
-        f"got --decoding {config.decoding}"
+        f"got --decoding {named or config.decoding}"
     )

@@ -108,19 +108,18 @@ def for_models(config: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
     return _checked(given | {"decoding": own})
 
 
-def native_search(config: DecodingConfig) -> DecodingConfig | None:
-    """Return the search of this package whose tokens and scores are those of fairseq's own.
+def native_decoding(options: Mapping[str, Any], models: Sequence[Any]) -> Any:
+    """Return the decoding of options, by native passes where that is possible.
 
-    Args:
-        config: with ``beam``, or with ``auto`` of a model that has no method of its own.
-
-    Returns:
-        Of ``multiword_beam``; None: the search has rules that fairseq's alone has.
+    It is ``multiword_beam`` for fairseq's own search, with its tokens and scores: of ``beam``, and
+    of ``auto`` for models that have no method of their own. A rule that fairseq's search alone has
+    keeps it as it is.
     """
-    if any(getattr(config, name) != ALL[name].default for name in OTHER_SEARCH):
-        return None
-    given = {name: getattr(config, name) for name in ALL if config.is_given(name)}
-    return _checked(given | {"decoding": "multiword_beam"})
+    decoding = options.get("decoding")
+    stock = decoding == "beam" or (decoding == "auto" and own_decoding(models) is None)
+    own = (*OTHER_SEARCH, "audit")  # an audit is refused by the name that was given
+    usual = all(options.get(name) in (None, ALL[name].default) for name in own)
+    return "multiword_beam" if stock and usual else decoding
 
 
 def as_trained(config: DecodingConfig, drafts: Any) -> DecodingConfig:

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UsageError, shown
+from ..files import Checked
 from ..target_order import TargetOrder
 from . import checkpoint, file
 from .architecture import FIRST_POSITION, Architecture, Heads, Layers
 from .dictionary import Dictionary
 from .settings import Vocabularies, architecture_of
+from .weights import Weights, as_fp32, stored
 
 #: Weights of fairseq's that are no weights: versions, and what older versions saved of sinusoids.
 _NO_WEIGHTS = ("version", "_float_tensor", "embed_positions.weights")
@@ -74,6 +76,10 @@ class Model:
         self._state, self._ties = state, architecture.ties()
         #: Whether nobody changes its weights any more.
         self.lasts = state is None
+        #: Its file, if the hash of that is known.
+        self.checked: Checked | None = None
+        #: The languages of its training, as a checkpoint says them.
+        self.languages: tuple[str | None, str | None] = (None, None)
 
     @classmethod
     def read(
@@ -116,6 +122,8 @@ class Model:
         model = cls(architecture, weights, source, target, str(path), None, marks, only)
         if digits is not None:
             model.hash = digits
+        if is_checkpoint:
+            model.languages = checkpoint.languages(content)
         return model
 
     def save(self, path: Path, packed_only: bool = False) -> None:
@@ -347,7 +355,7 @@ def _of_checkpoint(content: Any, words: Vocabularies) -> _Found:
 
 def _fitted(
     architecture: Architecture, given: dict[str, Any], packed_only: bool, base: Model | None
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+) -> tuple[Weights, dict[str, np.ndarray]]:
     """Return the weights that a model has, in fp32, and the marks of its base; see ``Model``.
 
     Args:
@@ -370,12 +378,12 @@ def _fitted(
             given, base, lambda name: name.startswith("encoder."), "a drafter without its encoder"
         )
         assert base is not None
-        given |= {n: w for n, w in base.weights.items() if n.startswith("encoder.")}
+        given |= {n: w for n, w in stored(base.weights).items() if n.startswith("encoder.")}
         if base.is_packed_only:  # its encoder's maps, too
             packed = [n for n, s in wanted.items() if n.startswith("encoder.") and is_map(n, s)]
             wanted = {name: shape for name, shape in wanted.items() if name not in packed}
     check_sizes(given, wanted)
-    return {name: as_fp32(given[name]) for name in wanted}, marks
+    return Weights({name: given[name] for name in wanted}), marks
 
 
 def _without_marks(
@@ -424,15 +432,6 @@ def _kind_of(weight: Any) -> str:
     if weight is None:
         return "none"
     return weight.dtype.name if isinstance(weight, np.ndarray) else type(weight).__name__
-
-
-def as_fp32(weight: np.ndarray) -> np.ndarray:
-    """Widen a weight, or round one of 64 bits."""
-    if weight.dtype == checkpoint.BFLOAT16:
-        words = weight["bfloat16"].astype(np.uint32) << np.uint32(16)
-        return words.view(np.float32)
-    with np.errstate(over="ignore"):
-        return weight.astype(np.float32, copy=False)
 
 
 def _without_last_norms(architecture: Architecture, weights: Mapping[Any, Any]) -> Architecture:

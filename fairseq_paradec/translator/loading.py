@@ -1,6 +1,5 @@
 """The models of a folder: read by the core, or loaded by fairseq where something needs torch."""
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,14 +13,15 @@ from ..engine.native.packing import offer, why_not
 from ..engine.native.stack import FORMS
 from ..errors import UsageError, option_error
 from ..extras import is_installed, named
+from ..files import stamp_of
 from ..methods.base import Context
 from ..methods.build import build_decoder
-from ..methods.configure import for_models, native_search
+from ..methods.configure import for_models
 from ..methods.stock import OTHER_SEARCH
-from ..model import checkpoint
 from ..model.dictionary import Dictionary
 from ..model.model import Model
 from ..model.settings import UnknownModel
+from ..model.weights import stored
 from ..model_checks import one_set_of_heads
 from ..model_facts import class_of
 from ..registry import ANY, HEADS, STOCK_DECODINGS, check_models
@@ -120,17 +120,17 @@ class CoreModels:
         self.model = self._read(str(path))
         self._drafters: dict[str, Model] = {}
         for form, file in (packed or {}).items():
-            self._mapped[str(file)] = _written(file)
+            self._mapped[str(file)] = stamp_of(file)
             offer(self.model, form, file)
         if drafter is not None:
             self.load(str(drafter), ANY, [self.model])
 
     def _read(self, path: str, base: Model | None = None) -> Model:
         """Read a model that native passes know."""
-        written = _written(path)
+        written = stamp_of(path)
         model = Model.read(path, *self.words, base=base)
         model.lasts = True
-        if not all(weight.flags.writeable for weight in model.weights.values()):
+        if not all(weight.flags.writeable for weight in stored(model.weights).values()):
             self._mapped[path] = written
         reason = "its softmax is adaptive" if model.architecture.cutoffs else why_not(model)
         if reason is not None:
@@ -150,7 +150,7 @@ class CoreModels:
             UsageError: a file that is mapped was written to.
         """
         for path, before in [*self._mapped.items()]:
-            now = _written(path)
+            now = stamp_of(path)
             if now == before:
                 continue
             if before is not None and now is not None and now[:2] == before[:2]:
@@ -172,10 +172,7 @@ class CoreModels:
         return config if isinstance(own, str) and self.model.is_packed_only else own
 
     def _native(self, config: DecodingConfig) -> DecodingConfig | str:
-        """Return by what native passes decode, or what they do not; see ``config_of``.
-
-        ``--decoding beam`` is fairseq's search by native passes, unless it has rules of its own.
-        """
+        """Return by what native passes decode, or what they do not; see ``config_of``."""
         own = for_models(config, [self.model])
         check_models(own.decoding, [self.model], own.drafter_path)
         if own.audit:
@@ -183,11 +180,8 @@ class CoreModels:
         if own.engine == "torch":
             return "--engine torch"
         if own.decoding in STOCK_DECODINGS:
-            search = native_search(own)
-            if search is None:
-                rules = [n for n in OTHER_SEARCH if getattr(own, n) != ALL[n].default]
-                return f"--decoding {own.decoding} {flag(rules[0])}"
-            own = search
+            rules = [flag(n) for n in OTHER_SEARCH if getattr(own, n) != ALL[n].default]
+            return " ".join(["--decoding", own.decoding, *rules[:1]])
         for name in ("sampling", "latency_budget_ms"):  # fairseq's search takes part
             if getattr(own, name) not in (None, False):
                 return flag(name)
@@ -234,9 +228,7 @@ class CoreModels:
         if drafter.is_heads:
             one_set_of_heads("blockwise", [self.model], path)
         else:
-            if checkpoint.is_archive(path):
-                trained = checkpoint.languages(checkpoint.read(path).content)
-                check_languages(path, trained, self.pair)
+            check_languages(path, drafter.languages, self.pair)
             check_positions(path, drafter.max_positions()[0], self.model.max_positions()[0])
         return drafter
 
@@ -258,7 +250,10 @@ def read_core(
     drafter = None if folder.drafter is None else path / folder.drafter
     pair = folder.source, folder.target
     only = folder.packed_only
-    return core_of(path / folder.model, words, pair, packed, drafter, only)
+    core = core_of(path / folder.model, words, pair, packed, drafter, only)
+    if core is not None:
+        core.model.checked = folder.checked.get(folder.model)
+    return core
 
 
 def core_of(
@@ -279,15 +274,6 @@ def core_of(
         if is_installed("fairseq") and not only:
             return None
         raise UsageError(_said(error)) from error
-
-
-def _written(path: str | Path) -> tuple[int, ...] | None:
-    """Return a file's identity, size and time; None: there is none."""
-    try:
-        about = os.stat(path)
-    except OSError:
-        return None
-    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _said(error: Exception) -> str:

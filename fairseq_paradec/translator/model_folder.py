@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import option_error
-from ..files import MODEL_FOLDER, checksum, replacing
+from ..files import MODEL_FOLDER, Checked, checksum, replacing, stamp_of
 
 #: The file that names the others, and the version of its keys.
 NAME, FORMAT = MODEL_FOLDER, 1
@@ -49,6 +49,8 @@ class ModelFolder:
     # files with the model's packed weights, by ``--engine-dtype``
     packed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     packed_only: bool = False  # whether the model lacks the weights that these files have
+    # of ``read``: the files, whose hashes are those that it says
+    checked: Mapping[str, Checked] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def files(self) -> list[str]:
@@ -74,13 +76,16 @@ def read(path: Path, flag: str = "--model") -> ModelFolder:
     except (ValueError, RecursionError) as error:
         raise option_error(flag, str(file), f"a JSON object ({error})") from error
     folder, hashes = _parse(str(file), content)
+    checked = {}
     for name in folder.files:
         if not (path / name).is_file():
             raise option_error(str(file), name, f"files that are in {path}; this is missing")
-        if hashes.get(name) != checksum(path / name):
+        stamp, digest = stamp_of(path / name), checksum(path / name)
+        if hashes.get(name) != digest:
             allowed = f"files as they were packed; {path / name} has another sha256"
             raise option_error(str(file), name, allowed)
-    return folder
+        checked[name] = Checked(path / name, stamp, digest)
+    return dataclasses.replace(folder, checked=checked)
 
 
 def write(path: Path, folder: ModelFolder) -> None:

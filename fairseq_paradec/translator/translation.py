@@ -18,6 +18,7 @@ class Translation(NamedTuple):
         rejected: the draft's other tokens.
         tokens: of the output, with ``</s>``.
         others: the next best outputs of a beam search, as plain text, best first.
+        other_scores: their scores.
     """
 
     text: str
@@ -28,6 +29,7 @@ class Translation(NamedTuple):
     rejected: int = 0
     tokens: int = 0
     others: tuple[str, ...] = ()
+    other_scores: tuple[float, ...] = ()
 
 
 #: Is told the passes of a sentence, each as it is done, as a trace has them.
@@ -76,6 +78,7 @@ def translation_of(
         rejected=rejected,
         tokens=len(best["tokens"]),
         others=tuple(map(plain, others)),
+        other_scores=tuple(float(hypo["score"]) for hypo in others),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..errors import UsageError, option_error, refuse_unknown
 from ..forks import computing
 from ..methods.base import Context, refuse_drafts
 from ..methods.build import build_decoder
-from ..methods.configure import configure
+from ..methods.configure import configure, native_decoding
 from ..methods.each_sentence import Hypotheses, decode_each, problems_of
 from ..methods.stock import StockDecoder
 from ..model.dictionary import Dictionary
@@ -24,12 +24,14 @@ from ..registry import METHODS, check_models
 from ..utf8 import bare
 from . import model_folder
 from .batches import by_length, collate
-from .documents import Document, Text
 from .loading import CoreModels, Modules, read_core
-from .markup import parse
 from .model_folder import ModelFolder
 from .text_processing import TextProcessing
 from .translation import Admit, Line, OnFinish, OnPass, Translation, telling, translation_of
+
+if TYPE_CHECKING:
+    from .documents import Text
+    from .scoring import Score
 
 #: Sentences and source tokens in a batch, and lines that are sorted by length together.
 BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
@@ -110,14 +112,50 @@ class Translator:
 
         return load, (str(self.path.absolute()), str(self.device))
 
-    def translate(self, sentences: Iterable[str], **options: Any) -> list[str]:
+    @overload
+    def translate(self, sentences: str, **options: Any) -> str: ...
+    @overload
+    def translate(self, sentences: Iterable[str], **options: Any) -> list[str]: ...
+    def translate(self, sentences: str | Iterable[str], **options: Any) -> str | list[str]:
         """Translate sentences; an empty one, or one that is too long, gives an empty text.
 
         Args:
-            sentences: plain text, a sentence each.
-            options: see ``results``.
+            sentences: plain text, a sentence each; or one sentence, whose translation is returned.
+            options: see ``results``; of one sentence see ``of_one_sentence``.
         """
+        if isinstance(sentences, str):
+            (text,) = self.stream([sentences], **self.of_one_sentence(options))
+            return text
         return list(self.stream(sentences, **options))
+
+    def score(
+        self,
+        sources: Iterable[str],
+        targets: Iterable[str],
+        batch_size: int = BATCH_SIZE,
+        max_tokens: int = MAX_TOKENS,
+        buffer_size: int = BUFFER_SIZE,
+        **options: Any,
+    ) -> Iterator["Score"]:
+        """Return what the model says of translations, in their order.
+
+        Args:
+            sources: plain text, a sentence each, read ``buffer_size`` at a time.
+            targets: a translation of each.
+            batch_size: sentences scored together, at most; they are of like length.
+            max_tokens: source tokens scored together, at most, padding among them.
+            buffer_size: sentences that are sorted by length together.
+            options: ``engine``, ``engine_dtype``, ``lenpen``, ``unnormalized`` and others of
+                greedy search.
+
+        Raises:
+            UsageError: an option is wrong, there are more sources or more targets, or the model
+                does not write from left to right.
+        """
+        from .scoring import scores_of
+
+        sizes = batch_size, max_tokens, buffer_size
+        return scores_of(self, sources, targets, *sizes, options)
 
     def stream(self, lines: Iterable[str], **options: Any) -> Iterator[str]:
         """Return the translations as plain text; see ``results``."""
@@ -176,8 +214,8 @@ class Translator:
                 raise option_error(name, some, "a list, with one for each line of text")
         generator = self.generator(options, on_pass is not None)
         if drafts is not None:
-            asked = options.get("decoding") or generator.config.decoding
-            refuse_drafts(generator, replace(generator.config, decoding=asked))
+            named = {**self.folder.settings, **options}.get("decoding")
+            refuse_drafts(generator, generator.config, named)
         translate = partial(self._window, generator, batch_size, max_tokens, others, admit)
         return self._windows(translate, iter(lines), buffer_size, drafts, on_pass, on_finish)
 
@@ -229,7 +267,7 @@ class Translator:
         format: str = "text",
         drafts: Iterable[str] | None = None,
         **options: Any,
-    ) -> Iterator[Text]:
+    ) -> Iterator["Text"]:
         """Return the translations of whole texts, put together as the texts are.
 
         Args:
@@ -242,6 +280,8 @@ class Translator:
             UsageError: as in ``results``; there is no such format.
         """
         _check_list("texts()", texts, "a list of texts")
+        from .markup import parse
+
         parse("", format)
         self.results((), drafts=drafts, **options)  # checks them
         return self._texts(texts, format, drafts, options)
@@ -252,8 +292,10 @@ class Translator:
         format: str,
         drafts: Iterable[str] | None,
         options: dict[str, Any],
-    ) -> Iterator[Text]:
+    ) -> Iterator["Text"]:
         """Yield the translations; see ``texts``, which has checked the rest."""
+        from .documents import Document
+
         earlier = None if drafts is None else iter(drafts)
         for text in texts:
             if not isinstance(text, str):
@@ -280,6 +322,8 @@ class Translator:
                 if options.get(name, ALL[name].default) not in (ALL[name].default, False):
                     raise UsageError(f"{name}: translate() gives one text a sentence, without it")
             options["decoding"] = decoding = options.get("decoding") or self.usual("auto_fast")
+            if self._core is not None:
+                options["decoding"] = native_decoding(options, [self._core.model])
             method = METHODS.get(decoding) if isinstance(decoding, str) else None
             drafts = method is not None and "drafter_path" in method.reads
             if drafts and self.folder.drafter is not None:

@@ -2,8 +2,10 @@
 
 import logging
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from fairseq_paradec.engine.native import kept, packing
 from fairseq_paradec.engine.native.packing import Packed
 from fairseq_paradec.engine.torch.views import model_of
 from fairseq_paradec.engine.torch.watch import keep_weights
+from fairseq_paradec.files import Checked, stamp_of
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import Model
 
@@ -86,6 +89,49 @@ def test_another_record_is_another_file(folder: Path) -> None:
     other = Model(replace(model.architecture, decoder=decoder), model.weights)
     assert states(model) == states(other)
     assert len([*folder.iterdir()]) == 2
+
+
+def checked(path: Path) -> Model:
+    """The demo's model of a file whose hash a folder knows."""
+    words = (Dictionary.read(DEMO / f"dict.{language}.txt") for language in ("en", "de"))
+    model = Model.read(path, *words)
+    model.checked = Checked(path, stamp_of(path), "0123456789abcdef" * 4)
+    return model
+
+
+def test_a_file_whose_hash_is_known_is_not_read(folder: Path, tmp_path: Path) -> None:
+    """Unless it has changed since: then the weights say what they are."""
+    path = Path(shutil.copy(DEMO / "model.pt", tmp_path))
+    wanted, model = states(demo(), "fp32"), checked(path)
+    before = {*folder.iterdir()}
+    assert states(model, "fp32") == wanted
+    (file,) = {*folder.iterdir()} - before
+    assert file.name.startswith("0123456789abcdef-fp32-")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Model, "digest", None)
+        assert states(second := checked(path), "fp32") == wanted and maps(second, "fp32")
+    widened = sum(weight.size for weight in second.weights._wide.values())
+    assert 0 < widened < sum(weight.size for weight in second.weights.stored.values()) / 2
+    second = checked(path)
+    os.utime(path, ns=(1, 1))
+    assert states(second, "fp32") == wanted and maps(second, "fp32")
+    assert second.checked is not None and not second.checked.is_unchanged
+    assert {*folder.iterdir()} == before | {file}
+
+
+def test_a_file_that_changes_while_it_is_packed_is_not_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(shutil.copy(DEMO / "model.pt", tmp_path))
+    model, pack = checked(path), packing._pack
+
+    def packed(*given: Any) -> Packed:
+        os.utime(path, ns=(1, 1))
+        return pack(*given)
+
+    monkeypatch.setattr(packing, "_pack", packed)
+    states(model)
+    assert not folder.exists() and not maps(model)
 
 
 def test_weights_that_may_change_are_not_kept(folder: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_model_of_images_translates_no_text(tmp_path):
     path = save(image_task(), model, data / "model.pt", "image_transformer")
     said = f"--model: got '{path}, of --task {images.TASK}'; allowed: a model of --task translation"
     with pytest.raises(UsageError, match=said):
-        Translator(data, ModelFolder(*images.LANGUAGES))
+        Translator(data, ModelFolder(*images.LANGUAGES, model="model.pt"))
 
 
 def test_other_limits_are_refused(given):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from reference import beam_drafts as paper
@@ -17,6 +18,7 @@ from support.exact import watched
 from support.image_models import RGB, task_of, tiny_image_model
 from support.multiword import PREFIXES
 
+from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.errors import UsageError
@@ -223,7 +225,7 @@ def test_the_audit_compares_all_hypotheses(caplog: pytest.LogCaptureFixture) -> 
     )
     hypos[1][2], hypos[1][3] = hypos[1][3], hypos[1][2]
     del hypos[2][3]
-    verdicts = found.audit.compare(sample, hypos, PREFIXES)
+    verdicts = found.audit.compare(Batch.of_sample(sample, PREFIXES), hypos)
     assert [one["identical"] for one in verdicts] == [True, False, False, True]
     assert [one.get("hypothesis") for one in verdicts] == [None, 2, 3, None]
     assert verdicts[2]["position"] == 0
@@ -244,7 +246,7 @@ def test_an_audit_calls_a_close_decision_a_tie() -> None:
     sample = batch(task, RAGGED, seed=2)
     hypos = fairseqs(task, [model], sample, 3, limits)
     hypos[0][0], hypos[0][1] = hypos[0][1], hypos[0][0]
-    (first, *_) = found.audit.compare(sample, hypos)
+    (first, *_) = found.audit.compare(Batch.of_sample(sample), hypos)
     assert first["tie"] and first["gap"] < 1e-4 and found.audit.ties == 1
 
 
@@ -285,7 +287,7 @@ def test_a_tie_is_a_close_decision(
         return [[{"score": torch.tensor(one)} for one in finished]]
 
     audit._search = search  # type: ignore[method-assign]
-    assert audit._closest({}, None, None) == pytest.approx(gap, abs=1e-6)
+    assert audit._closest(Batch(np.zeros((1, 1), np.int64))) == pytest.approx(gap, abs=1e-6)
 
 
 def test_a_trace_is_the_best_hypothesis_pass_by_pass(tmp_path: Path) -> None:

@@ -39,8 +39,9 @@ from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure, for_models
 from fairseq_paradec.model import file
 from fairseq_paradec.model.dictionary import Dictionary
-from fairseq_paradec.model.model import Model, as_fp32
+from fairseq_paradec.model.model import Model
 from fairseq_paradec.model.settings import ARCHITECTURES
+from fairseq_paradec.model.weights import as_fp32
 from fairseq_paradec.model_checks import (
     attends_locally,
     has_heads,

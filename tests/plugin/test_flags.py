@@ -496,7 +496,10 @@ def test_flags_of_translate_arrive_or_are_refused(
         def __init__(self, path: Path, device: str) -> None:
             arrived.update(model=path, device=device)
 
-        def stream(self, lines: Any, **given: Any) -> list[str]:
+        def of_one_sentence(self, options: dict[str, Any]) -> dict[str, Any]:
+            return options
+
+        def results(self, lines: Any, **given: Any) -> list[str]:
             arrived.update(given, lines=[*lines])
             return []
 
@@ -511,7 +514,7 @@ def test_flags_of_translate_arrive_or_are_refused(
     translate.declare(parser)
     for action in parser._actions:
         name = action.dest
-        if name in ("help", "model", "out"):
+        if name in ("help", "model", "out", "nbest", "scores"):  # the last two: what is printed
             continue
         if name in OF_CORPORA:
             words = ["--text", "a", action.option_strings[0], OF_CORPORA[name]]

@@ -187,7 +187,7 @@ def test_the_translator_and_what_its_batches_pass_need_no_torch_to_be_imported()
 #: and ``paradec import``.
 COMPUTES_WITH_TORCH = ("decoding.audit", "translator.importing.")
 #: The commands that begin without fairseq; ``translate`` is that of corpora, too.
-BEGIN_WITHOUT_FAIRSEQ = ("translate", "serve", "doctor")
+BEGIN_WITHOUT_FAIRSEQ = ("translate", "score", "serve", "doctor")
 #: Imports modules where neither is; prints each that fails, and the package's file that asks.
 ALONE = """
 import importlib, json, pathlib, sys, traceback
@@ -223,7 +223,10 @@ def test_the_core_needs_neither_torch_nor_fairseq() -> None:
 @pytest.mark.parametrize("name", BEGIN_WITHOUT_FAIRSEQ)
 def test_a_command_begins_without_fairseq(name: str) -> None:
     """Its arguments say so; what it imports at its top does not register the plugin either."""
-    words = {"doctor": ["doctor", "DIR"]}.get(name, [name, "--model", "DIR"])
+    words = {
+        "doctor": ["doctor", "DIR"],
+        "score": ["score", "--model", "DIR", "SOURCE", "TARGET"],
+    }.get(name, [name, "--model", "DIR"])
     _, args = parse(words)
     assert args.plugin is False
     calls = [

@@ -271,18 +271,24 @@ def test_a_twin_has_decoders_of_its_own(loaded):
 def test_what_became_of_a_draft_is_counted_with_its_end():
     best = {"score": -1.0, "tokens": [4, 5, 6, 2], "steps": 2}
     best |= {"num_accepted": [1, 2, 1], "given": [True, False, True]}
-    other = {"tokens": [4, 2]}
+    other = {"score": -2.0, "tokens": [4, 2]}
 
     def row(hypos: list[Any], draft: list[int] | None) -> Translation:
         return translation_of(hypos, lambda hypo: str(hypo["tokens"]), draft)
 
+    others: dict[str, Any] = {"others": ("[4, 2]",), "other_scores": (-2.0,)}
     assert row([best, other], [7, 8, 9]) == Translation(
-        "[4, 5, 6, 2]", -1.0, None, 2, accepted=2, rejected=2, tokens=4, others=("[4, 2]",)
+        "[4, 5, 6, 2]", -1.0, None, 2, accepted=2, rejected=2, tokens=4, **others
     )
     assert row([best], None)[4:6] == row([best], [])[4:6] == (0, 0)
     assert row([best], [7])[4:6] == (2, 0)  # the token and the end are accepted
     assert row([best | {"num_accepted": [1, 2, 2]}], [7])[4:6] == (3, 0)
     assert row([{"problem": "is empty"}], [7]) == Translation("", None, "is empty")
+
+
+def test_one_sentence_gives_one_translation(loaded):
+    assert loaded.translate("A dog runs.") == "Ein Hund rennt."
+    assert loaded.translate("") == "" and loaded.translate(["A dog runs."]) == ["Ein Hund rennt."]
 
 
 def test_a_watch_is_told_each_pass_once():
@@ -425,6 +431,51 @@ def test_the_beam_search_is_fairseqs_by_native_passes(options, loaded):
     for a, b in zip(ours, theirs, strict=True):
         assert (a.text, a.others, a.problem) == (b.text, b.others, b.problem)
         assert a.score == pytest.approx(b.score, abs=1e-5)
+
+
+def test_the_best_outputs_and_their_scores_are_printed(loaded, capsys):
+    lines = ["A dog runs.", "", "Two men sit."]
+    words = ["translate", "--model", str(DEMO), *(f"--text={line}" for line in lines)]
+    words += ["--decoding", "beam", "--beam", "4", "--min-len", "5"]
+    assert paradec([*words, "--nbest", "3", "--scores"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    results = loaded.results(lines, others=3, decoding="beam", beam=4, min_len=5)
+    wanted = []
+    for result in results:
+        scores = [result.score, *result.other_scores]
+        assert scores == sorted(scores, reverse=True) if result.text else scores == [None]
+        both = [*zip([result.text, *result.others], scores, strict=True)][:3]
+        wanted += [f"{score:.4f}\t{text}" for text, score in both] if result.text else ["\t"] * 3
+    assert printed == wanted
+    assert paradec(words) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        line.partition("\t")[2] for line in printed[::3]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--nbest 2", "--nbest 2 needs --beam 2 or more; it is 1"),
+        ("--nbest 6 --decoding beam", "--nbest 6 needs --beam 6 or more; it is 5"),
+        ("--nbest 2 --format html", "--nbest 2 excludes --format"),
+        ("--scores --format html", "--scores excludes --format"),
+    ],
+)
+def test_what_has_no_best_outputs_is_refused(words, said, capsys):
+    assert paradec(["translate", "--model", str(DEMO), "--text", "a", *words.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_flags_of_native_passes_are_of_the_beam_search_too(loaded):
+    """fairseq's own search would ignore them, and refuses them."""
+    lines = ["A dog runs.", "Two men sit."]
+    options = {"beam": 3, "engine_dtype": "int8"}
+    wanted = loaded.translate(lines, decoding="multiword_beam", **options)
+    for decoding in ("beam", "auto"):
+        assert loaded.translate(lines, decoding=decoding, **options) == wanted
+    with pytest.raises(UsageError, match="'int8', which --decoding beam does not use"):
+        loaded.translate(lines, decoding="beam", no_repeat_ngram_size=2, **options)
 
 
 @pytest.mark.parametrize("device", ["cpu:", "cuda:01", "cuda:\u0661", "gpu"])

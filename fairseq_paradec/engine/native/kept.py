@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from ...model.model import Model
+from ...model.weights import stored
 from .building import hash_of
 from .library import path as library_path
 from .library import user_folder
@@ -22,14 +23,17 @@ LEAST = 16_000_000
 def place(model: Model, form: str) -> Path | None:
     """Return the file of a model's packed weights in a form; None: they are not kept.
 
-    Its name holds the hash of the weights, the form, and the hash of the record, whose heads say
-    how maps are padded, with what the library was built from.
+    Its name holds the hash of the weights' file, if that is known, or else of the weights; the
+    form; and the hash of the record, whose heads say how maps are padded, with what the library
+    was built from.
     """
     folder = user_folder("packed")
     if why_not(model) is not None or folder is None:
         return None
+    file = model.checked
+    digits = file.digest[:16] if file is not None and file.is_unchanged else model.digest()
     others = hash_of(f"{library_path().name} {model.architecture}".encode())
-    return folder / f"{model.digest()}-{form}-{others}"
+    return folder / f"{digits}-{form}-{others}"
 
 
 def why_not(model: Model) -> str | None:
@@ -42,8 +46,8 @@ def why_not(model: Model) -> str | None:
 
 
 def _bytes(model: Model) -> int:
-    """Return the size of a model's weights."""
-    return sum(weight.nbytes for weight in model.weights.values())
+    """Return the size of a model's weights, in fp32."""
+    return sum(4 * weight.size for weight in stored(model.weights).values())
 
 
 def keep(shelf: Shelf, path: Path) -> bool:

@@ -118,6 +118,8 @@ def _pack_or_find(model: Model, form: str) -> Packed:
         return found
     shelf = Shelf(form, FORMS[form])
     made = _pack(model, form, shelf)
+    if kept.place(model, form) != path:  # the weights' file was written to meanwhile
+        return made
     return kept.keep(shelf, path) and _mapped(model, form, path) or made
 
 
