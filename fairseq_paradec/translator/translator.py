@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 #: Sentences and source tokens in a batch, and lines that are sorted by length together.
 BATCH_SIZE, MAX_TOKENS, BUFFER_SIZE = 32, 4000, 512
 
+#: So many decoders are kept, of as many sets of options; the newest ones.
+GENERATORS = 32
 #: Options of more than one text, or of what is printed beside it.
 UNREAD = ("nbest", "print_alignment", "retain_iter_history")
 
@@ -343,6 +345,8 @@ class Translator:
                     f"passes: got --decoding {decoding}, fairseq's own search, which "
                     "tells none; allowed: another decoder"
                 )
+            while len(self._generators) >= GENERATORS:
+                self._generators.pop(next(iter(self._generators)), None)
             self._generators[key] = built
         return self._generators[key]
 

@@ -286,6 +286,15 @@ def test_what_became_of_a_draft_is_counted_with_its_end():
     assert row([{"problem": "is empty"}], [7]) == Translation("", None, "is empty")
 
 
+def test_decoders_of_many_options_are_not_all_kept():
+    model = fairseq_paradec.load(DEMO)
+    for longest in range(5, 40):
+        text = model.translate("A dog runs.", decoding="greedy", max_len_b=longest)
+        assert text == "Ein Hund rennt." and len(model._generators) <= 32
+    last = model.generator({"decoding": "greedy", "max_len_b": 39})
+    assert last is model.generator({"decoding": "greedy", "max_len_b": 39})
+
+
 def test_one_sentence_gives_one_translation(loaded):
     assert loaded.translate("A dog runs.") == "Ein Hund rennt."
     assert loaded.translate("") == "" and loaded.translate(["A dog runs."]) == ["Ein Hund rennt."]
