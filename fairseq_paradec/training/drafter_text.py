@@ -34,8 +34,9 @@ RECORD = "made-of.json"
 
 def made_of(texts: Sequence[Path], path: Path, folder: ModelFolder) -> dict[str, Any]:
     """Return checksums of all that translations depend on: text, model and text processing."""
-    bare = dataclasses.replace(folder, drafter=None)
+    bare = dataclasses.replace(folder, drafter=None, checked={})
     settings = dataclasses.asdict(bare) | {"text": [checksum(text) for text in texts]}
+    del settings["checked"]
     return settings | {"files": {name: checksum(path / name) for name in bare.files}}
 
 

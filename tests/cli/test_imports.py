@@ -288,7 +288,7 @@ print(json.dumps(s.f1_score is before and s.f1_score.__module__.startswith("skle
 def test_what_the_extras_bring_can_be_imported() -> None:
     """Also the parts that users of [peers], [import] and [cluster] ask for by name."""
     names = [name for name, extra in EXTRAS.items() if extra in ("peers", "import", "cluster")]
-    assert {"transformers", "ctranslate2", "sentencepiece", "ray"} <= {*names}
+    assert {"transformers", "ctranslate2", "yaml", "ray"} <= {*names}
     lines = [f"import {name}" for name in names]
     lines += [
         "from transformers import MarianMTModel, M2M100ForConditionalGeneration",
