@@ -11,8 +11,9 @@ from ...errors import UsageError
 from ...files import MODEL_FOLDER
 from ...model import file
 from ...model.architecture import Architecture, Layers
-from ...model.model import as_fp32, check_sizes
+from ...model.model import check_sizes
 from ...model.settings import ORDERS, Vocabularies, architecture_of
+from ...model.weights import as_fp32
 from ...target_order import TargetOrder
 from ..files import new_checkpoint
 

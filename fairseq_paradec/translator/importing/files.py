@@ -12,7 +12,7 @@ from ... import extras
 from ...errors import UsageError, option_error
 from ...model import checkpoint
 from ...model.file import tensors
-from ...model.model import as_fp32
+from ...model.weights import as_fp32
 from .foreign import SPECIAL
 
 #: Files of weights, the first that is there; an index names several.
