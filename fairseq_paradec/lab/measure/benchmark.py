@@ -26,7 +26,7 @@ from ..data.documents import BENCHMARK, VERSION, check
 from ..data.journal import Journal
 from ..data.table import Result
 from ..show.table import markdown
-from . import CTRANSLATE2, TRANSFORMERS, demo, machine
+from . import CTRANSLATE2, TRANSFORMERS, machine
 from .inputs import origin
 from .judge import DETOKENISED, agreement, references
 from .loading import choose, evenly
@@ -46,7 +46,7 @@ ALWAYS: dict[str, dict[str, Any]] = {
 
 
 def benchmark(asked: Comparison) -> int:
-    """Measure, and write the three files; of the demo only print. Return the exit status."""
+    """Measure, and write the three files; return the exit status."""
     (path,) = asked.path
     usable_device(asked.device)
     if asked.peers:
@@ -56,10 +56,7 @@ def benchmark(asked: Comparison) -> int:
     torch.set_num_threads(asked.threads[0])
     systems, left_out = make_systems(asked)
     plan = make_plan(systems[0], asked)
-    if asked.out is None:
-        bench = Benchmark(systems, plan, Journal(None, {}))
-        bench.run()
-        return demo.show(bench, Path(asked.data))
+    assert asked.out is not None
     return _document(asked, asked.out, systems, plan, left_out)
 
 
