@@ -5,6 +5,7 @@ Its outputs are compared with those of fairseq's greedy search, which lie beside
 that neither torch nor fairseq is needed. The plugin is shown by ``fairseq-generate``.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -255,7 +256,7 @@ def live() -> int:
         UsageError: there is no demo here, or the command fails.
     """
     check_there(TINY)
-    print("The plugin, by fairseq's own command, one sentence at a time:\n")
+    print("The plugin, by fairseq's own command, one sentence at a time, one thread:\n")
     outputs: dict[str, list[str]] = {}
     cells: list[Cells] = []
     for label, flags in LIVE.items():
@@ -288,7 +289,8 @@ def generate(words: Sequence[str]) -> tuple[list[str], float]:
         UsageError: it fails; its last line says why.
     """
     command = [sys.executable, "-m", "fairseq_cli.generate", *words[1:]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, encoding="utf-8")
     timed = TIMED.search(done.stderr + done.stdout)
     if done.returncode or timed is None:
         said = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
