@@ -96,7 +96,7 @@ setup(
     author="the fairseq_paradec authors",
     license="MIT",
     # hashlib.file_digest came with 3.11.
-    python_requires=">=3.11,<3.14",
+    python_requires=">=3.11,<3.15",
     cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelOfAnyPython},
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
@@ -189,6 +189,7 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Text Processing :: Linguistic",
     ],
