@@ -278,7 +278,7 @@ def interpreter(version):
     return None
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_pip_installs_the_core_alone_on_every_python(version, wheel, tmp_path):
     """pip downloads what the wheel requires."""
     if (base := interpreter(version)) is None:
