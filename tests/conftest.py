@@ -54,10 +54,15 @@ CORE = {
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out the files that need torch or fairseq, where these are not there."""
-    name = collection_path.relative_to(TESTS).as_posix() if not WHOLE else ""
-    left_out = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    return True if not WHOLE and left_out and name not in CORE else None
+    """Leave out folders and files that need torch or fairseq, where these are not there."""
+    if WHOLE or not collection_path.is_relative_to(TESTS):
+        return None
+    name = collection_path.relative_to(TESTS).as_posix()
+    if collection_path.is_dir():
+        core = name == "." or any(file.startswith(f"{name}/") for file in CORE)
+    else:
+        core = name in CORE or not collection_path.name.startswith("test_")
+    return None if core else True
 
 
 def pytest_report_header() -> str:
