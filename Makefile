@@ -90,7 +90,7 @@ setup: $(STAMP)
 
 demo: $(READY)
 	@"$(VENV)/bin/paradec" demo $(ARGS) $(if $(TEXT),--text "$$TEXT")
-	@trap 'echo "demo: stopped; the core is set up, and make demo goes on with the rest" >&2; exit 130' INT; \
+	@trap 'echo "demo: stopped; what was set up stays, and make demo goes on with the rest" >&2; exit 130' INT; \
 	    $(MAKE) --no-print-directory plugin-demo
 
 plugin-demo: $(if $(FAIRSEQ),$(STAMP))
@@ -176,7 +176,8 @@ $(STAMP): $(SOURCES)
 	@$(MAKE) --no-print-directory --silent "$(CORE)"
 	@"$(VPY)" -c "$$FORGET_CUT_SHORT"
 	@set -e; if $(TAKES_FAIRSEQ); then \
-	    echo "Next, into $(VENV): torch, fairseq and the rest: SIZE of downloads, TIME; Ctrl-C keeps what is there"; \
+	    echo "Next, into $(VENV): torch, fairseq and the rest: 0.6 GB of downloads (4 GB where pip takes torch's build"; \
+	    echo "for GPUs), about 6 minutes. Ctrl-C keeps what was shown and set up."; \
 	    echo "[1/3] torch (the large download)"; \
 	    $(PIP) -c requirements.txt torch numpy cython; \
 	    echo "[2/3] fairseq (compiled on Python 3.11: a few minutes)"; \
