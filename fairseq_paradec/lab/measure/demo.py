@@ -105,31 +105,40 @@ def compare(sentences: int | None, text: str | None) -> int:
         "of fairseq's greedy search, token for token, which are stored.\n",
         flush=True,
     )
-    small, tiny = Translator(SMALL), Translator(TINY)
+    small = Translator(SMALL)
     missing = {name: lack for name in METHODS if (lack := lacks(SMALL, name)) is not None}
-    tables = {
-        f"Small pair, 6+6 layers, d = 256 ({shown(SMALL)})": (
-            decoders(small, METHODS.keys() - missing.keys()),
-            missing,
-        ),
-        f"Tiny pair, which has those drafters, too ({shown(TINY)})": (
-            [*decoders(tiny, {"greedy", *missing}), *reordered(tiny)],
-            {},
-        ),
-    }
-    wrong = []
-    for title, (rows, absent) in tables.items():
-        folder = rows[0].translator.path
-        lines, stored = (read_lines(folder / name)[:sentences] for name in (SENTENCES, STORED))
-        measure(rows, lines)
-        print(f"{title}:\n\n{terminal_table(table(rows, stored, absent))}\n", flush=True)
-        wrong += [row.label for row in rows if row.kind == EXACT and row.outputs != stored]
-        if folder == SMALL:
-            print("\n".join(examples(rows[0], lines)) + "\n")
+    rows = decoders(small, METHODS.keys() - missing.keys())
+    wrong = show_pair("Small pair, 6+6 layers, d = 256", rows, missing, sentences)
+    print("\n".join(examples(rows[0], read_lines(SMALL / SENTENCES)[:sentences])) + "\n")
+    tiny = Translator(TINY)
+    rows = [*decoders(tiny, {"greedy", *missing}), *reordered(tiny)]
+    wrong += show_pair("Tiny pair, which has these drafters, too", rows, {}, sentences)
     print(f"NOT fairseq's outputs: {', '.join(wrong)}." if wrong else "Exact decoders are exact.")
     if text is not None:
         print("\n".join(["", *translated(small, text)]))
     return int(bool(wrong))
+
+
+def show_pair(
+    title: str, rows: Sequence[Row], absent: Mapping[str, str], sentences: int | None
+) -> list[str]:
+    """Measure the decoders of a pair, and print their table.
+
+    Args:
+        title: of the table.
+        rows: the decoders, greedy search first.
+        absent: methods that have no row, with the file that each misses.
+        sentences: so many are translated, at most; None: all.
+
+    Returns:
+        The exact decoders that are not exact.
+    """
+    folder = rows[0].translator.path
+    lines, stored = (read_lines(folder / name)[:sentences] for name in (SENTENCES, STORED))
+    measure(rows, lines)
+    cells = terminal_table(table(rows, stored, absent))
+    print(f"{title} ({shown(folder)}):\n\n{cells}\n", flush=True)
+    return [row.label for row in rows if row.kind == EXACT and row.outputs != stored]
 
 
 def shown(folder: Path) -> str:
