@@ -41,6 +41,7 @@ CORE = {
     "cli/test_demo.py",
     "cli/test_files.py",
     "cli/test_version.py",
+    "engine/test_building.py",
     "lab/test_table.py",
     "lab/test_way.py",
     "methods/test_batch_invariance.py",
