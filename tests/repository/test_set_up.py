@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commands import ROOT, wait_until
+from support.commands import ROOT, WITHOUT_TORCH, environment, wait_until
 
 #: Its first argument is code that changes what Python says of itself.
 PYTHON = """#!/bin/sh
@@ -241,6 +241,17 @@ def test_a_package_that_was_cut_short_is_installed_again(checkout: Checkout) -> 
             (about / file).touch()
     checkout.make("demo", python)
     assert [path.name for path in checkout.site.iterdir()] == ["numpy-2.dist-info"]
+
+
+@pytest.mark.slow
+@pytest.mark.fairseq
+def test_the_cores_tests_pass_without_torch_and_fairseq() -> None:
+    """What `make test` runs on a Python without fairseq; here they are blocked."""
+    words = [sys.executable, "-m", "pytest", "tests", "-n0", "-m", "not slow"]
+    env = environment(WITHOUT_TORCH)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "without torch and fairseq: 13 of " in done.stdout and " 4 skipped" in done.stdout
 
 
 @pytest.mark.slow
