@@ -34,7 +34,6 @@ from fairseq_paradec.engine.native.stack import NativeHeads
 from fairseq_paradec.engine.torch.views import model_of, pack_heads
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.auto_fast.profile import fingerprint
-from fairseq_paradec.methods.base import Context
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure, for_models
 from fairseq_paradec.model import file
@@ -611,15 +610,6 @@ def test_fairseqs_search_decodes_modules_alone(monkeypatch: pytest.MonkeyPatch) 
             line = rf"^{asked} needs fairseq; install fairseq_paradec\[fairseq\]$"
             with pytest.raises(UsageError, match=line):
                 build_decoder([module], config)
-
-
-def test_sampling_without_torch_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, module, _ = demo(DEMO)
-    context = Context(*dictionaries_of(module), drafter=module)
-    config = configure(decoding="assisted", sampling=True, drafter_path="x")
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UsageError, match=r"^--sampling needs torch; install fairseq_paradec\[t"):
-        build_decoder([module], config, context)
 
 
 @pytest.mark.parametrize("decoding", ["greedy", "multiword_beam"])

@@ -302,7 +302,7 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
         if METHODS[decoding].beam and name in ("nbest", "beam"):
             continue  # a beam search can: tests/methods/test_multiword_beam.py
         if METHODS[decoding].samples and name == "sampling":
-            continue
+            continue  # tests/decoding/test_sampling.py
         helper = model if decoding == "assisted" else drafter
         options = needed(decoding, lend(task, model, helper)) | {name: value}
         said = f"{flag(name)} 4 needs --decoding" if name == "beam" else f"{flag(name)}: got"
@@ -314,11 +314,15 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"decoding": "gad"}, "--sampling: got True.*no sampling, or --decoding assisted, or"),
+        (
+            {"decoding": "gad"},
+            "--sampling: got True.*no sampling, or --decoding greedy, assisted, or",
+        ),
         ({"audit": True}, "--audit excludes --sampling"),
         ({"accept_topk": 2}, "--accept-topk 2 excludes --sampling"),
         ({"draft_tree": 4}, "--draft-tree 4 excludes --sampling"),
         ({"sampling": False, "sampling_topk": 3}, "--sampling-topk 3 needs --sampling"),
+        ({"sampling": False, "seed": 3}, "--seed 3 needs --sampling"),
     ],
 )
 def test_sampling_is_refused_where_it_would_not_be_honest(flags, words):
