@@ -38,7 +38,7 @@ EXTRAS: dict[str, str] = {
 
 #: What each extra adds.
 ADDS: dict[str, str] = {
-    "torch": "decoders in Python that sample, or of several models",
+    "torch": "decoders in Python of several models",
     "fairseq": "--audit, GPUs, --engine torch, models that native passes do not know, "
     "training, fairseq's commands",
     "lab": "commands that measure and draw, with fairseq",

@@ -25,6 +25,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support import alone, commands
 from support.commands import DEMO, ROOT, lines_of
+from support.server import process
 
 from fairseq_paradec.engine.native import building
 
@@ -279,8 +280,8 @@ def interpreter(version):
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_pip_installs_the_core_alone_on_every_python(version, wheel, tmp_path):
-    """pip downloads what the wheel requires."""
+def test_pip_installs_the_core_and_the_server_on_every_python(version, wheel, tmp_path):
+    """pip downloads what the wheel requires, and what its extra does."""
     if (base := interpreter(version)) is None:
         pytest.skip(f"no python{version} with ensurepip in PATH or of pyenv")
     run(base, "-m", "venv", tmp_path / "new")
@@ -291,6 +292,12 @@ def test_pip_installs_the_core_alone_on_every_python(version, wheel, tmp_path):
     ours, here = (alone.written(one, DEMO, runs, lines, False) for one in (python, sys.executable))
     for way in runs:
         alone.check_same(way, lines, ours[way], here[way])
+    run(python, "-m", "pip", "--disable-pip-version-check", "install", f"{wheel}[serve]")
+    for module in ("torch", "fairseq"):
+        assert not [*(tmp_path / "new").glob(f"lib/python*/site-packages/{module}")]
+    with process(python=[str(python), "-I"]) as (_, client):
+        answer = client.translate(lines)
+    assert answer["translatedText"] == [text for text, _ in here["self_draft"]]
 
 
 def test_an_installation_is_measured_and_small(wheel, tmp_path):
