@@ -52,13 +52,14 @@ def natural(score: str) -> float:
 
 
 def alike(folder: Path, source: Path, lines: list[str]) -> list[int]:
-    """The sentences whose symbols in the data are those of their text.
+    """The sentences that fairseq prints of the data as they come back from the folder's symbols.
 
     What prepared a corpus may have put its punctuation otherwise than the folder's tokenizer does.
     """
-    model, symbols = load(folder), by_sentence(lines, "S")
-    texts = source.read_text("utf-8").splitlines()
-    return [n for n, text in enumerate(texts) if symbols[n] == [[model.encode(text)]]]
+    model, printed = load(folder), by_sentence(lines, "S")
+    symbols = map(model.encode, source.read_text("utf-8").splitlines())
+    texts = map(model.processing.decode, symbols)
+    return [number for number, text in enumerate(texts) if printed[number] == [[text]]]
 
 
 def compare_scores(folder: Path, data: Path, source: Path, target: Path) -> int:
