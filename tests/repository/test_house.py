@@ -169,7 +169,7 @@ def test_fairseq_is_known_in_few_files(room: str) -> None:
 
 
 def test_the_core_knows_no_batch_of_fairseqs() -> None:
-    """A dict with ``net_input``, of which the plugin makes a Batch; fairseq's own search takes it."""
+    """A dict with ``net_input``: the plugin makes a Batch of it; fairseq's own search takes it."""
     files = {
         path.relative_to(PLUGIN).as_posix()
         for room in (*KNOWS_FAIRSEQ, *GROUND)
