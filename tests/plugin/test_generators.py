@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models.transformer import TransformerModel
 from fairseq.search import BeamSearch, Sampling
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
 from reference.greedy import stock_greedy
 from support.builders import (
     Limits,
@@ -35,7 +37,16 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 import fairseq_paradec
-from fairseq_paradec import Drafter, Method, ParallelDecoder, Proposal, Row, TokenRules, registry
+from fairseq_paradec import (
+    Drafter,
+    Method,
+    ParallelDecoder,
+    Proposal,
+    Row,
+    TokenRules,
+    records,
+    registry,
+)
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.plugin import generators
 from fairseq_paradec.plugin.generators import (
@@ -258,6 +269,19 @@ def test_a_wrapper_of_others_works() -> None:
         wrapper.generate([model], sample, constraints=torch.ones(3, 1))
 
 
+def test_a_record_has_its_sentences_number_beside_an_empty_one(tmp_path: Path) -> None:
+    task, model = built("default")
+    path = str(tmp_path / "stats.jsonl")
+    args = argparse.Namespace(**LIMITS.flags(), decoding="greedy", stats_file=path)
+    made = task.build_generator([model], args)
+    sample = collate(task, [torch.tensor(row) for row in ([4, 5, 2], [2], [6, 2])])
+    hypos = task.inference_step(made, [model], sample)
+    (empty,) = [i for i, row in zip(sample["id"].tolist(), tokens_of(hypos)) if row == [[2]]]
+    del made
+    numbers = [record["id"] for _, record in records.read(path, records.STATS)]
+    assert numbers == [i for i in sample["id"].tolist() if i != empty] and len(numbers) == 2
+
+
 class Shout(JacobiGenerator):
     """Somebody's: each output twice, and counted."""
 
@@ -318,6 +342,11 @@ def test_options_of_decoding_come_by_extra_kwargs() -> None:
     assert type(stock) is SequenceGenerator and stock.beam_size == 3
     with pytest.raises(UsageError, match=r"^JacobiGenerator\(\): got 'blocksize'; .*block_size"):
         task.build_generator([model], args, extra_gen_cls_kwargs={"blocksize": 3})
+    args = OmegaConf.structured(GenerationConfig())  # whose beam of 5 nobody gave
+    for extra, beam in (({"decoding": "pgj"}, 1), ({"decoding": "multiword_beam"}, 5)):
+        assert task.build_generator([model], args, None, extra).beam_size == beam
+    with pytest.raises(UsageError, match="^--beam 5 needs .*; pgj is greedy search"):
+        task.build_generator([model], args, None, {"decoding": "pgj", "beam": 5})
 
 
 def test_a_copy_has_weights_of_its_own_and_a_move_is_followed(
