@@ -127,8 +127,9 @@ class CoreGenerator(SequenceGenerator):
         """As any module's; fairseq's moves the models alone."""
         return nn.Module.cuda(self, device)
 
-    @torch.no_grad()
-    def generate(self, models: Any, sample: Any = None, **kwargs: Any) -> list[list[dict]]:
+    def generate(
+        self, models: Any, sample: Any = None, **kwargs: Any
+    ) -> list[list[dict[str, Any]]]:
         """Decode a batch by the generator's own models, as fairseq's.
 
         Fault: ``generate_batched_itr`` of fairseq 0.12 gives the net input alone, and no models.

@@ -68,13 +68,13 @@ class ChoosesMethod:
             args = copy.deepcopy(args)
             set_options(args, options)
         set_options(args, self.own_limits(args))
-        config = asked = configure(chosen(args), self.cfg, **options)
+        asked = configure(chosen(args), self.cfg, **options)
         ours = isinstance(seq_gen_cls, type) and issubclass(seq_gen_cls, CoreGenerator)
-        if not ours:
-            config = for_models(asked, models)
-            check_models(config.decoding, models, config.drafter_path)
-        elif asked.decoding == "auto":
+        if ours and asked.decoding == "auto":
             config = as_method(asked, seq_gen_cls.usual(models, asked.beam))
+        else:
+            config = for_models(asked, models)
+        check_models(config.decoding, models, config.drafter_path)
         own = None if asked is config else METHODS[config.decoding]
         if getattr(args, "score_reference", False) and asked.decoding == "auto":
             if own is None or own.verifier.kind == TRANSFORMER:
@@ -89,13 +89,13 @@ class ChoosesMethod:
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
+        if prefix_allowed_tokens_fn is not None:
+            raise cannot_honour(
+                config, "prefix_allowed_tokens_fn", prefix_allowed_tokens_fn, "none"
+            )
+        if not ours and seq_gen_cls is not None:
+            raise cannot_honour(config, "seq_gen_cls", seq_gen_cls, "a subclass of CoreGenerator")
         family = seq_gen_cls if ours else family_of(config.decoding)
-        for name, given in (
-            ("prefix_allowed_tokens_fn", prefix_allowed_tokens_fn),
-            ("seq_gen_cls", None if ours else seq_gen_cls),
-        ):
-            if given is not None:
-                raise cannot_honour(config, name, given, "none")
         generator = family(
             models,
             self.target_dictionary,  # type: ignore[attr-defined]
