@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -44,8 +44,6 @@ class Context(NamedTuple):
     sources: Any = None
     drafter: Any = None  # the loaded drafter or heads of ``--drafter-path``; None: there is none
     tokens_to_suppress: Sequence[str] = ()  # symbols that are never chosen
-    # numbers of symbols that fairseq's commands do not print
-    symbols_to_strip_from_output: Set[int] | None = None
 
 
 def of_torch(name: str) -> contextlib.AbstractContextManager[Any]:
@@ -84,7 +82,7 @@ class Turns:
 class Decoder(abc.ABC):
     """Decodes batches by one method; a subclass says how.
 
-    ``build_decoder`` makes one. fairseq's commands call ``generate``, as of their own search.
+    ``build_decoder`` makes one. fairseq's commands have a generator around it.
 
     Args:
         models: one model, or several as an ensemble.
@@ -101,8 +99,6 @@ class Decoder(abc.ABC):
             model.eval()  # returns None for a model that is prepared for inference
         self.words, self.sources = context.words, context.sources
         self.pad, self.unk, self.eos = self.words.pad(), self.words.unk(), self.words.eos()
-        strip = context.symbols_to_strip_from_output or ()
-        self.symbols_to_strip_from_output = {*strip, self.eos}
         symbols = {self._number_of(symbol) for symbol in context.tokens_to_suppress}
         self.suppressed = tuple(sorted(symbols))
         if self.eos in self.suppressed:
@@ -241,12 +237,6 @@ class Decoder(abc.ABC):
         )
         hypos = [hypo for _, (hypo,) in best_first]
         return [hypos[first : first + self.draws] for first in range(0, len(hypos), self.draws)]
-
-    def generate(
-        self, models: Sequence[Any], sample: dict[str, Any], **more: Any
-    ) -> list[list[dict[str, Any]]]:
-        """Decode one batch; what fairseq calls. The models are those of the decoder."""
-        return self.decode(Batch.of_sample(sample, pad=self.pad, **more))
 
     def _decode_alone(self, batch: Batch) -> list[list[dict[str, Any]]]:
         """Decode one batch; see ``decode``."""

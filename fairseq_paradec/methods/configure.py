@@ -109,11 +109,20 @@ def for_models(config: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
     if config.decoding != "auto":
         return config
     own = own_decoding(models)
+    if own is not None:
+        return as_method(config, own)
+    check_auto({name: getattr(config, name) for name in FLAGS_OF_AUTO if config.is_given(name)})
+    return config
+
+
+def as_method(config: DecodingConfig, decoding: str) -> DecodingConfig:
+    """Return the options that a config of ``--decoding auto`` was given as a method's.
+
+    Raises:
+        UsageError: an option does not belong to the method.
+    """
     given = {name: getattr(config, name) for name in ALL if config.is_given(name)}
-    if own is None:
-        check_auto({name: given.get(name) for name in FLAGS_OF_AUTO})
-        return config
-    return _checked(given | {"decoding": own})
+    return _checked(given | {"decoding": decoding})
 
 
 def native_decoding(options: Mapping[str, Any], models: Sequence[Any]) -> Any:

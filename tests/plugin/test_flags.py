@@ -24,7 +24,6 @@ from support.commands import DEMO, PLUGIN, run_python, succeed
 from support.side_by_side import Composer
 
 import fairseq_paradec
-from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.config import ALL, OPTIONS, SEARCH_OPTIONS
@@ -33,6 +32,7 @@ from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.plugin.compat import given
 from fairseq_paradec.plugin.compat.repeats import repeating
+from fairseq_paradec.plugin.generators import batch_of
 
 SENTENCE = "A dog runs across the grass."
 MODEL = ["--path", str(DEMO / "model.pt"), "--cpu"]
@@ -302,7 +302,7 @@ def written(models: list[Any], sample: Any, **chosen: Any) -> list[tuple[list[in
     """Tokens and score of each hypothesis."""
     torch.manual_seed(1)
     np.random.seed(1)
-    found = build_decoder(models, configure(**chosen)).decode(Batch.of_sample(sample))
+    found = build_decoder(models, configure(**chosen)).decode(batch_of(sample))
     return [
         (one["tokens"].tolist(), round(float(one["score"]), 3)) for hypos in found for one in hypos
     ]

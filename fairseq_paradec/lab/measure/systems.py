@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import torch
 from fairseq import utils
 
-from ...batch import Batch
 from ...decoding.audit import Audit
 from ...methods.configure import configure
 from ...methods.stock import StockDecoder
+from ...plugin.generators import batch_of
 from ...plugin.models.heads import PREFIX
 from ...plugin.tasks import loading
 from ...registry import METHODS
@@ -227,7 +227,7 @@ class FairseqSystem:
             [[{"tokens": torch.tensor(tokens, device=self.device)} for tokens in hypos]]
             for hypos in (ours, theirs)
         )
-        (verdict,) = judge.compare_with(Batch.of_sample(self.sample([sentence])), first, second)
+        (verdict,) = judge.compare_with(batch_of(self.sample([sentence])), first, second)
         return bool(verdict["tie"])
 
     def sample(self, sentences: Sequence[int]) -> dict[str, Any]:
