@@ -54,7 +54,7 @@ GROUPS: dict[str, dict[str, str]] = {
 
 #: Commands that measure or draw: they need the packages of the extra ``[lab]``, and say so before
 #: they begin to work.
-LAB = frozenset("demo benchmark profile trace analyse report papers images".split())
+LAB = frozenset("profile trace analyse report papers images".split())
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from ...cli import arguments
 from ...errors import needs, option_error
+from ...extras import is_installed, require
 from ..measure import presets
 from ..measure.presets import (
     ACCEPTANCE,
@@ -63,6 +64,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     --path data-bin/demo-small.en-de --out runs/drafts.json
 """
     parser.set_defaults(fails="an exact decoder of the demo is not exact", flags=[])
+    parser.set_defaults(plugin=is_installed("fairseq"))
     declare_fields(Comparison, parser)
 
 
@@ -134,15 +136,28 @@ def demo_data() -> Path:
 def compare(asked: Comparison) -> int:
     """Do what a preset asks for; return the exit status."""
     from ..data import documents
-    from ..measure import benchmark, counts, demo, drafts, generated
 
     if asked.out is not None:
         documents.check_out(asked.out)
-    if asked.preset == DEMO:
+    # Some import fairseq, or packages of [lab].
+    if asked.preset in (TIMES, DEMO):
+        from ..measure import benchmark, demo
+
+        if asked.preset == TIMES:
+            return benchmark.benchmark(asked)
         status = benchmark.benchmark(demo.comparison(asked))
         if asked.text:
             print("\n" + demo.translated(Path(asked.data), asked.text))
         return status
-    works = {LOSSLESS: counts.count, ACCEPTANCE: counts.count, QUALITY: generated.score}
-    works |= {TIMES: benchmark.benchmark, DRAFTS: drafts.drafts}
-    return works[asked.preset](asked)
+    if asked.preset in (LOSSLESS, ACCEPTANCE):
+        from ..measure import counts
+
+        return counts.count(asked)
+    if asked.preset == DRAFTS:
+        from ..measure import drafts
+
+        return drafts.drafts(asked)
+    require(("fairseq",), "fairseq")
+    from ..measure import generated
+
+    return generated.score(asked)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ...registry import METHODS
 from ..analysis import benchmark_tables
 from ..analysis.blocks import METHOD, SINGLE_TOKENS
-from ..analysis.promises import EXACT
+from ..analysis.promises import AS_OURS, EXACT
 from ..analysis.quality import Quality
 from ..data.table import Cells, Column, Table, column
+from .outputs import OTHER_MODEL, RELAXED
 from .presets import LOSSLESS, Comparison
-from .systems import OTHER_MODEL, RELAXED
 
 if TYPE_CHECKING:
     from .counts import Setting
@@ -119,9 +119,10 @@ def label(decoding: str, entry: Entry) -> str:
         return OTHER_MODEL
     if entry["ties"] is None:
         return RELAXED
+    promise = AS_OURS if entry["promise"] == AS_OURS else EXACT
     counts = {name: entry[name] for name in ("sentences", "identical", "ties")}
     counts["beyond ties"] = counts["sentences"] - counts["identical"] - counts["ties"]
-    return benchmark_tables.label({"promise": EXACT, "agreement": {"": counts}, "changed": 0})
+    return benchmark_tables.label({"promise": promise, "agreement": {"": counts}, "changed": 0})
 
 
 def histogram(entry: Entry) -> Cells:

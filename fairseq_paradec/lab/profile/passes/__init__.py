@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 
+from ....engine.torch.views import model_of
 from ....errors import option_error
+from ....model.model import Model
 from ....model_checks import BLOCK_NAT, TRANSFORMER
 from ....registry import HEADS
 from ...data.documents import PASSES, VERSION, check
@@ -58,7 +60,10 @@ def measure(asked: Passes, journal: Journal) -> Result:
         if asked.path is not None and asked.data is not None:
             peer = converted(asked.path, asked.data)
         else:
-            peer = converted_model(pair.model, pair.task, pair.args)
+            model = model_of(pair.model)
+            assert isinstance(model, Model)  # a Transformer of fairseq's, as it was drawn here
+            words = pair.task.source_dictionary, pair.task.target_dictionary
+            peer = converted_model(model, [each.symbols for each in words])
     with torch.inference_mode():
         bench = Bench(pair, asked, peer)
         others = bench.run(journal)
