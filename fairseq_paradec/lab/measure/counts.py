@@ -63,6 +63,11 @@ class Verifier(NamedTuple):
         """What loads the models."""
         return next(iter(self.models.values()))
 
+    @property
+    def by_ours(self) -> bool:
+        """Whether the judge is our own search, for fairseq is not installed."""
+        return self.loader.exact != EXACT
+
     def system(self, spec: Spec, subset: str) -> OwnSystem:
         """Return a decoder of a subset.
 
@@ -231,7 +236,7 @@ def prepare(asked: Comparison) -> list[Setting]:
 def judged(verifier: Verifier, beam: int, size: int, advance: Callable[[int], Any]) -> Lists:
     """Return what the judge writes: fairseq's own search, or ours where that is not installed."""
     own = "greedy" if beam == 1 else "multiword_beam"
-    decoding = "beam" if verifier.loader.exact == EXACT else own
+    decoding = own if verifier.by_ours else "beam"
     width = {} if decoding == "greedy" else {"beam": beam}
     systems = verifier.systems(Spec.of({"decoding": decoding, **width}))
     lists: dict[str, dict[str, list[list[int]]]] = {subset: {} for subset in systems}
@@ -372,7 +377,7 @@ def count(asked: Comparison) -> int:
         for row, entry in zip(rows, entries, strict=True):
             row |= count_rows.histogram(entry)
     notes = count_rows.notes(asked, settings, quality)
-    table = Table.of(count_rows.without_idle(rows), count_rows.title(asked), notes)
+    table = Table.of(count_rows.without_idle(rows), count_rows.title(asked, settings), notes)
     save(asked, table, count_rows.shown(table))
     return 0
 
