@@ -113,8 +113,8 @@ class CoreSystem(OwnSystem):
         """See ``OwnSystem``."""
         (model,) = self.models
         own = count_parameters(model)
-        if helper is None or (isinstance(helper, HeadWeights) and model.block_heads is not None):
-            return own  # heads of the model itself
+        if helper is None or helper is model or helper is model.block_heads:
+            return own
         return own + count_parameters(helper, not shared)
 
     def search(self, sentences: Sequence[int]) -> list[list[dict[str, Any]]]:
