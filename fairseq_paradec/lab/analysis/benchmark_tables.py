@@ -235,9 +235,9 @@ def _named(system: System) -> Cells:
 def _outputs(document: Mapping[str, Any]) -> Table:
     own = own_systems(document)
     blocks = any("blocks" in system for system in own)
+    scored, intervals = document["signatures"], "with their 95% paired-bootstrap intervals."
     notes = [
-        f"Differences of {listed(document['signatures'])} with their 95% paired-bootstrap "
-        "intervals.",
+        *([f"Differences of {listed(scored)} {intervals}"] if scored else []),
         "Ties: the outputs part where the two tokens' log-probabilities differ by less than 1e-4.",
         "tokens: with </s>. passes: of the decoder, at batch 1.",
         *([BLOCKS] if blocks else []),
