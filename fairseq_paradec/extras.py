@@ -41,10 +41,10 @@ ADDS: dict[str, str] = {
     "torch": "decoders in Python that sample, or of several models",
     "fairseq": "--audit, GPUs, --engine torch, models that native passes do not know, "
     "training, fairseq's commands",
-    "lab": "commands that measure and draw, with fairseq",
+    "lab": "commands that measure and draw, with fairseq; scores and pictures of benchmarks",
     "train": "scores and curves of training, with fairseq; .po files",
     "images": "images as sequences of tokens, with fairseq",
-    "peers": "engines to compare with, with fairseq",
+    "peers": "engines to compare with: transformers with fairseq, CTranslate2 without",
     "import": "models of Marian",
     "text": "nothing more: a name of earlier versions",
     "serve": "translations over HTTP",

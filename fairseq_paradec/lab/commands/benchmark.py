@@ -3,8 +3,9 @@
 Every decoder translates the same sentences in the same process, in rounds in which each sentence is
 decoded by all decoders one after the other, each time in another order. The timer covers what a
 user waits for: batching, encoder, decoder, detokenised text. fairseq's beam 5 and greedy search and
-this package's greedy search are always among the decoders. What was measured is kept beside --out:
-run the same command again to go on.
+this package's greedy search are always among the decoders; where fairseq is not installed its rows
+are not run, and all is compared with our own searches. What was measured is kept beside --out: run
+the same command again to go on.
 
 presets:
   times       times and quality of decoders (the default)
