@@ -84,6 +84,8 @@ def page(
         scripts: of ``resource``; none may hold ``</script``.
         values: what the template names, ``title`` among them.
     """
+    from markupsafe import Markup
+
     styles = [COMMON.read_text("utf-8"), *styles]
     if any("</script" in script.lower() for script in scripts):
         raise ValueError("a script of a page may not hold </script")
