@@ -267,8 +267,8 @@ def output_row(
         bases: the beam search and the greedy search that scores are compared with.
     """
     beam, greedy = bases
-    ours = greedy == OWN_GREEDY
-    identical = column("identical_to_greedy", "identical to our greedy" if ours else None)
+    key = "identical_to_greedy"
+    identical = column(key, "identical to our greedy") if greedy == OWN_GREEDY else key
     at_one = system["agreement"]["1"]
     passes, tokens, sentences = system["passes"], system["tokens"], at_one["sentences"]
     row: Cells = {
