@@ -80,9 +80,9 @@ def drafts(asked: Comparison) -> int:
     for spec in asked.decoder:
         if spec.options != {"decoding": spec.label} or spec.label not in able:
             raise option_error("--decoder", spec.command, ", ".join(able))
-    set_threads(asked.threads[0])
     (path,) = asked.path
     translator = Translator(Path(path), flag="--path")
+    set_threads(asked.threads[0])  # torch's, too, if the model made it load
     text = files.read("TEXT", asked.data)
     lines = [line for line in text.splitlines() if line.strip()][: asked.sentences]
     names = [spec.label for spec in asked.decoder]
