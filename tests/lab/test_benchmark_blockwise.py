@@ -92,6 +92,7 @@ def test_a_row_says_how_long_outputs_are():
         "flags": {"block_size": 4},
         "identical": 2,
         "ties": 0,
+        "promise": "exact",
     }
     setting = SimpleNamespace(spec=read("blockwise"))
     (row,) = Table.of([count_rows.acceptance(setting, entry, 5, several=False)]).rows

@@ -23,7 +23,8 @@ from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.measure import counts, specs
-from fairseq_paradec.lab.measure.systems import BEAM, FairseqSystem, Models
+from fairseq_paradec.lab.measure.outputs import BEAM
+from fairseq_paradec.lab.measure.systems import FairseqSystem, Models
 from fairseq_paradec.lab.show import beam_tree
 from fairseq_paradec.lab.show.trace_records import read_sentence
 from fairseq_paradec.plugin.generators import batch_of

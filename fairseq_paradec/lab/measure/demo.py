@@ -6,21 +6,24 @@ and passes, then in timed rounds in which the decoders alternate sentence by sen
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import option_error
+from ...extras import is_installed
+from ...files import language_pair
 from ...registry import METHODS
 from ...translator.translator import Translator
-from ..analysis.benchmark_tables import BEAM, GREEDY
+from ..analysis.benchmark_tables import OWN_BEAM, OWN_GREEDY, compared_with
+from ..analysis.promises import BREAKABLE
 from ..data.samples import series, speed_ups
 from ..data.table import Cells, Table, Value, column
 from ..show.table import terminal_table
 from .judge import agreement, references
+from .outputs import OTHER_MODEL
 from .presets import Comparison
 from .specs import Spec
-from .systems import EXACT, OTHER_MODEL
 from .text import plain_text, text_language
 from .timings import Benchmark
 from .traits import DRAFTERS, drafting, traits
@@ -39,6 +42,8 @@ def comparison(asked: Comparison) -> Comparison:
     if data.is_dir() and not any(data.glob("test.*")):
         raise option_error("DATA", asked.data, "a folder with a `test` subset")
     own = {spec.label: spec for spec in decoders(data)}
+    if not is_installed("fairseq"):
+        own.pop(OWN_BEAM, None)  # every benchmark has it there
     own |= {spec.label: spec for spec in asked.decoder}
     return dataclasses.replace(
         asked,
@@ -69,7 +74,7 @@ def decoders(data: Path) -> list[Spec]:
     search = {"decoding": "multiword_beam", "beam": 5}
     models = {label: data / name for label, name in REORDERED.items() if (data / name).is_file()}
     if models:
-        rows["own beam 5"] = search
+        rows[OWN_BEAM] = search
     for label, path in models.items():
         rows[f"{label} beam 5"] = {**search, "path": str(path)}
     return [Spec.of(options, label) for label, options in rows.items()]
@@ -82,12 +87,18 @@ def drafter_in(data: Path, decoding: str) -> str | None:
     return str(path) if path.is_file() else None
 
 
-def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> Table:
-    """Return the comparison; ``same`` are the outputs that are greedy search's, by decoder."""
+def table(bench: Benchmark, same: dict[str, dict[str, int]], not_run: Mapping[str, str]) -> Table:
+    """Return the comparison.
+
+    Args:
+        bench: what was measured.
+        same: the outputs that are greedy search's, by decoder.
+        not_run: what is not run, and what it needs.
+    """
     seconds = bench.seconds(f"latency/{bench.plan.threads[0]}")
     count = len(bench.plan.sentences)
     samples = [sample for name, own in seconds.items() for sample in series(name, own)]
-    gains = speed_ups(samples, BEAM)
+    gains = speed_ups(samples, compared_with(seconds)[0])
     rows: list[Cells] = []
     for name, own in seconds.items():
         outputs = bench.journal.entries[f"outputs/1/{name}"]
@@ -105,10 +116,14 @@ def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> Table:
             "identical": identical,
         }
         rows.append(row)
+    rows += [
+        dict.fromkeys(rows[0]) | {"decoder": name, "identical": f"not run: {why}"}
+        for name, why in not_run.items()
+    ]
     return Table.of(rows)
 
 
-def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str | None) -> str:
+def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str) -> str:
     """Show a short, a medium and a long sentence with translation and reference."""
     task, sentences = bench.systems[0].task, bench.plan.sentences
     texts = bench.journal.entries[f"outputs/1/{label}"]["texts"]
@@ -116,53 +131,62 @@ def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str
     chosen = [int(share * (len(sentences) - 1)) for share in (0.1, 0.5, 0.9)]
     for place in dict.fromkeys(chosen):  # fewer than three sentences: each once
         tokens = task.dataset("test")[sentences[place]]["source"]
-        words = task.source_dictionary.string(tokens).split()
+        words = task.source_dictionary.string(tokens.tolist()).split()
         lines += ["", f"source       {plain_text(words, language)}"]
         lines += [f"translation  {texts[place]}", f"reference    {targets[sentences[place]]}"]
     return "\n".join(lines)
 
 
-def describe(same: dict[str, dict[str, int]]) -> str:
-    """Describe in words how the outputs of lossless decoders differ from greedy search's."""
+def describe(same: dict[str, dict[str, int]], judge: str, name_of_judge: str) -> str:
+    """Describe in words how the outputs of lossless decoders differ from the judge's."""
     lines = []
     for name, counts in same.items():
         if counts["identical"] < counts["sentences"]:
             lines.append(
-                f"{name}: {counts['ties']} sentences differ from fairseq greedy by a tie, "
+                f"{name}: {counts['ties']} sentences differ from {name_of_judge} by a tie, "
                 f"{counts['beyond ties']} BEYOND TIES"
             )
-    names = ", ".join(name for name in same if name != GREEDY)
+    names = ", ".join(name for name in same if name != judge)
     return "\n".join(lines) or (
-        f"Every sentence identical, token for token, to fairseq greedy: {names}."
+        f"Every sentence identical, token for token, to {name_of_judge}: {names}."
     )
 
 
-def show(bench: Benchmark, data: Path) -> int:
-    """Print what was measured; return 1 if an exact decoder diverged beyond ties, else 0."""
+def show(bench: Benchmark, data: Path, not_run: Mapping[str, str]) -> int:
+    """Print what was measured; return 1 if an exact decoder diverged beyond ties, else 0.
+
+    Args:
+        bench: what was measured.
+        data: the folder.
+        not_run: what is not run, and what it needs.
+    """
     plan, task = bench.plan, bench.systems[0].task
     outputs = {
         system.label: bench.journal.entries[f"outputs/1/{system.label}"]["tokens"]
         for system in bench.systems
     }
+    base, judge = compared_with(outputs)
     same = {
-        system.label: agreement(system, plan.sentences, outputs[system.label], outputs[GREEDY])
+        system.label: agreement(system, plan.sentences, outputs[system.label], outputs[judge])
         for system in bench.systems
         if system.promise != OTHER_MODEL
     }
-    exact = {s.label: same[s.label] for s in bench.systems if s.promise == EXACT}
+    exact = {s.label: same[s.label] for s in bench.systems if s.promise in BREAKABLE}
     print(
         f"{len(plan.sentences)} sentences, batch 1, fp32, CPU, {plan.threads[0]} thread(s); times "
         f"are medians of {plan.rounds} interleaved round(s) after a warm-up, from ids to text; "
-        "speed-up is against fairseq beam 5.\n"
+        f"speed-up is against {base}.\n"
     )
-    print(terminal_table(table(bench, same)))
-    print("\nidentical: token for token, to fairseq greedy; other models have other outputs.")
+    print(terminal_table(table(bench, same, not_run)))
+    named = "our greedy" if judge == OWN_GREEDY else judge
+    print(f"\nidentical: token for token, to {named}; other models have other outputs.")
     print("Times depend on this machine.")
-    print(describe(exact))
-    language = text_language(str(data), task.cfg.source_lang)
+    print(describe(exact, judge, named))
+    source, _ = language_pair(str(data))
+    language = text_language(str(data), str(source))
     if language is not None:  # an image's intensities are not shown
         texts, _ = references(str(data), "test", len(task.dataset("test")), None)
-        print(examples(bench, GREEDY, texts, language))
+        print(examples(bench, judge, texts, language))
     return int(any(counts["beyond ties"] for counts in exact.values()))
 
 
