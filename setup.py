@@ -126,7 +126,7 @@ setup(
         # fairseq's commands, and all that fairseq has to load: the audit, GPUs, training, models
         # that the native library does not know
         "fairseq": [*FAIRSEQ],
-        # draws, of a decoder in Python that samples
+        # ensembles, of a decoder in Python
         "torch": [TORCH],
         # commands that measure and draw: matplotlib 3.11 shapes text, and sets right-to-left
         # scripts from right to left; jinja2 writes pages; rouge-score judges summaries

@@ -41,7 +41,12 @@ class Parser(argparse.ArgumentParser):
     """A parser whose messages and help are as all others, in every version of Python.
 
     ``set_defaults(fails=...)`` says when the command's exit status is 1.
+
+    Attributes:
+        note: what the help says last; empty: nothing.
     """
+
+    note = ""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**({"formatter_class": _Help} | given))
@@ -73,8 +78,9 @@ class Parser(argparse.ArgumentParser):
                     yield from parser._flags()
 
     def format_help(self) -> str:
-        """As argparse, with the exit statuses."""
-        return f"{super().format_help()}\n{exit_statuses(self.get_default('fails'))}\n"
+        """As argparse, with the exit statuses, and the note."""
+        note = f"{textwrap.fill(self.note, 78)}\n" if self.note else ""
+        return f"{super().format_help()}\n{exit_statuses(self.get_default('fails'))}\n{note}"
 
     def print_help(self, file: Any = None) -> None:
         """As argparse, which would not say that a disk is full."""

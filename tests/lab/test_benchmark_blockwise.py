@@ -1,4 +1,4 @@
-"""Blockwise decoding in the benchmark's systems and the demo, by heads made up here.
+"""Blockwise decoding in the benchmark's systems, by heads made up here.
 
 The heads are on the demo's own model, and untrained: drafts are bad, and outputs must not mind.
 """
@@ -91,6 +91,7 @@ def test_a_row_says_how_long_outputs_are():
         "flags": {"block_size": 4},
         "identical": 2,
         "ties": 0,
+        "promise": "exact",
     }
     setting = SimpleNamespace(spec=read("blockwise"))
     (row,) = Table.of([count_rows.acceptance(setting, entry, 5, several=False)]).rows
