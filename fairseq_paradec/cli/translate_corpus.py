@@ -112,7 +112,7 @@ def _rows(translator: Any, work: tuple[int, list[bytes]], options: Any, marks: A
     right = [text.encode() == line for text, line in zip(texts, lines)]
     sources = [text if is_text else "" for text, is_text in zip(texts, right)]
     rows = []
-    for number, result in enumerate(translator.results(sources, **options)):
+    for number, result in enumerate(translator.results(sources, first=first, **options)):
         row = {
             "line": first + number,
             "source": texts[number],

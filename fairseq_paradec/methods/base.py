@@ -7,9 +7,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,10 @@ from ..row import Entering, Row
 from ..target_order import TargetOrder, order_of
 from ..token_rules import Sampling, TokenRules
 from .reports import Reports
+
+#: Rows that are drawn side by side where a sentence has several draws: one takes memory for some
+#: distributions over all words. A batch of more sentences is drawn whole.
+DRAWN = 256
 
 
 class Context(NamedTuple):
@@ -228,19 +233,28 @@ class Decoder(abc.ABC):
         if batch.constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
         with computing(), self._turns, of_torch("no_grad"):
+            streams = self._streams(batch)
             if self.draws == 1:
-                return self._decode_alone(batch)
-            rows = [b for b in range(len(batch)) for _ in range(self.draws)]
-            drawn = self._decode_alone(replace(batch.take(rows), hooks=Hooks()))
-        best_first = sorted(
-            zip(rows, drawn, strict=True), key=lambda of: (of[0], -of[1][0]["score"])
-        )
-        hypos = [hypo for _, (hypo,) in best_first]
-        return [hypos[first : first + self.draws] for first in range(0, len(hypos), self.draws)]
+                return self._decode_alone(batch, streams)
+            return self._draw(batch, streams)
 
-    def _decode_alone(self, batch: Batch) -> list[list[dict[str, Any]]]:
-        """Decode one batch; see ``decode``."""
-        rows, hooks = self._make_rows(batch), batch.hooks
+    def _draw(
+        self, batch: Batch, streams: Iterator[np.random.Generator | None]
+    ) -> list[list[dict[str, Any]]]:
+        """Draw several outputs of each sentence, the best first; ``streams``: see ``_streams``."""
+        rows = [b for b in range(len(batch)) for _ in range(self.draws)]
+        size, hypos = max(len(batch), DRAWN), []
+        for first in range(0, len(rows), size):
+            part = replace(batch.take(rows[first : first + size]), hooks=Hooks())
+            hypos += [hypo for (hypo,) in self._decode_alone(part, streams)]
+        lists = (hypos[first : first + self.draws] for first in range(0, len(rows), self.draws))
+        return [sorted(drawn, key=lambda hypo: -hypo["score"]) for drawn in lists]
+
+    def _decode_alone(
+        self, batch: Batch, streams: Iterator[np.random.Generator | None]
+    ) -> list[list[dict[str, Any]]]:
+        """Decode one batch, a row by the next of ``streams``; see ``decode``."""
+        rows, hooks = self._make_rows(batch, streams), batch.hooks
         entered: list[Row] = []
         if hooks.admit is not None and self.audit is None and self.config.stats_file is None:
             for row in rows:
@@ -282,7 +296,7 @@ class Decoder(abc.ABC):
         batch = admit(count)
         if batch is None:
             return None
-        rows = self._make_rows(batch)
+        rows = self._make_rows(batch, repeat(None))  # who draws asks for none
         for row in rows:
             row.prefix = prefix
         entered += rows
@@ -301,28 +315,27 @@ class Decoder(abc.ABC):
         self._refuse_nan([row])
         on_finish(self._hypothesis(row))
 
-    def _streams(self, batch: Batch) -> list[np.random.Generator | None]:
-        """Return random numbers for each row, if outputs are drawn.
+    def _streams(self, batch: Batch) -> Iterator[np.random.Generator | None]:
+        """Return random numbers for each draw of each sentence, in order, if outputs are drawn.
 
         With a seed they depend on that, on the sentence's number, and on which of its draws it is.
         Without, numpy's global random numbers say what they are; fairseq's ``--seed`` sets these.
         """
         if self.sampling is None:
-            return [None] * len(batch)
+            return repeat(None)
         seed = self.config.seed
         key = np.random.randint(1 << 32, size=4).tolist() if seed is None else [seed]
+        numbers: Iterable[int]
         if batch.ids is not None:
             numbers = batch.ids.tolist()
         else:
-            first, self._unnumbered = self._unnumbered, self._unnumbered + len(batch)
-            numbers = [first + row // self.draws for row in range(len(batch))]
-        return [
-            np.random.default_rng([*key, number, row % self.draws])
-            for row, number in enumerate(numbers)
-        ]
+            numbers = range(self._unnumbered, self._unnumbered + len(batch))
+            self._unnumbered += len(batch)
+        draws = range(self.draws)
+        return (np.random.default_rng([*key, number, k]) for number in numbers for k in draws)
 
-    def _make_rows(self, batch: Batch) -> list[Row]:
-        """Make the rows of a batch, each with its own length limit.
+    def _make_rows(self, batch: Batch, streams: Iterator[np.random.Generator | None]) -> list[Row]:
+        """Make the rows of a batch, each with its own length limit, and the next of ``streams``.
 
         Raises:
             UsageError: the batch has no sentence, or a prefix a token that no word has.
@@ -336,12 +349,11 @@ class Decoder(abc.ABC):
                     allowed = f"numbers of the dictionary's {len(self.words)} words"
                     raise option_error("Batch: prefix", int(token), allowed)
         prefixes = [[] for _ in batch.tokens] if batch.prefix is None else batch.prefix.tolist()
-        streams = self._streams(batch)
         for index, (tokens, prefix) in enumerate(zip(batch.tokens.tolist(), prefixes, strict=True)):
             source = [token for token in tokens if token != self.pad]
             wanted = int(config.max_len_a * len(source) + config.max_len_b)
             limit = min(max(wanted, config.min_len), self.max_len - 1)
-            row = Row(index, source, limit, prefix, stream=streams[index])
+            row = Row(index, source, limit, prefix, stream=next(streams))
             if batch.drafts:
                 row.given = list(batch.drafts[index])
             if hooks.on_pass:
@@ -480,6 +492,8 @@ def refuse_drafts(decoder: Any, config: DecodingConfig, named: str | None = None
         return
     able = [method.name for method in METHODS.values() if method.is_lossless_by_default]
     beam = getattr(decoder, "beam_size", 1)
+    if config.sampling:
+        raise excludes("--drafts", True, "--sampling: drafts are of greedy search")
     if beam > 1 and config.decoding in able and config.latency_budget_ms is None:
         raise excludes("--drafts", True, f"--beam {beam}: drafts are of greedy search")
     raise UsageError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..batch import Batch, Numbers
 from ..config import ALL, DecodingConfig
-from ..errors import option_error, refuse_unknown
+from ..errors import excludes, option_error, refuse_unknown
 from ..methods.base import Context, Decoder
 from ..methods.build import build_decoder
 from ..methods.configure import cannot_honour, configure
@@ -34,8 +34,33 @@ FAIRSEQS = {
     "match_source_len": "match_source_len",
     "no_repeat_ngram_size": "no_repeat_ngram_size",
 }
-#: What fairseq's constructor takes after models and dictionary, in order.
-_ARGUMENTS = [*inspect.signature(SequenceGenerator).parameters][2:]
+#: What fairseq's constructor takes.
+_ARGUMENTS = inspect.signature(SequenceGenerator)
+
+
+class _Recipe:
+    """What a decoder is made of, besides the models; copies of a generator share it.
+
+    Args:
+        config: the options of decoding.
+        context: with the dictionaries.
+        load: loads drafters; None: a task of these dictionaries does.
+    """
+
+    def __init__(self, config: DecodingConfig, context: Context, load: Any = None) -> None:
+        self.config, self.context = config, context
+        self.load = load or Drafters(_task_of(context.sources, context.words)).load
+
+    def decoder(self, models: Sequence[Any]) -> Any:
+        """Build the decoder of some models."""
+        return build_decoder(models, self.config, self.context, self.load)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Recipe":
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without what loads: it is of a task, and fairseq's cannot be pickled."""
+        return _Recipe, (self.config, self.context)
 
 
 class CoreGenerator(SequenceGenerator):
@@ -71,24 +96,24 @@ class CoreGenerator(SequenceGenerator):
         **kwargs: Any,
     ) -> None:
         models = list(models.models if isinstance(models, EnsembleModel) else models)
-        kwargs |= dict(zip(_ARGUMENTS[: len(args)], args, strict=True))
-        fairseqs = {name: kwargs.pop(name) for name in _ARGUMENTS if name in kwargs}
+        named = {name: kwargs.pop(name) for name in [*_ARGUMENTS.parameters] if name in kwargs}
+        fairseqs = _ARGUMENTS.bind(models, tgt_dict, *args, **named).arguments
+        del fairseqs["models"], fairseqs["tgt_dict"]
         refuse_unknown(f"{type(self).__name__}()", kwargs, ALL)
+        for option, name in FAIRSEQS.items():
+            if option in kwargs and name in fairseqs:
+                raise excludes(option, kwargs[option], f"{name}, fairseq's word for it")
         config = self._configure(models, _options_of(fairseqs) | kwargs)
         _refuse(config, tgt_dict, **fairseqs)
         suppressed = fairseqs.get("tokens_to_suppress", ())
         sources = dictionaries_of(models[0])[1]
         context = Context(tgt_dict, sources, tokens_to_suppress=suppressed)
-        load = load_drafter or Drafters(_task_of(sources, tgt_dict)).load
-
-        def build(models: Sequence[Any]) -> Any:
-            return build_decoder(models, config, context, load)
-
-        decoder = build(models)
+        recipe = _Recipe(config, context, load_drafter)
+        decoder = recipe.decoder(models)
         fairseqs |= {name: getattr(config, option) for option, name in FAIRSEQS.items()}
         fairseqs |= {"beam_size": decoder.beam_size, "normalize_scores": not config.unnormalized}
         super().__init__(models, tgt_dict, **fairseqs)
-        self._build, self._decoder = build, decoder
+        self._recipe, self._decoder = recipe, decoder
 
     @classmethod
     def usual(cls, models: Sequence[Any], beam: int) -> str:
@@ -112,7 +137,7 @@ class CoreGenerator(SequenceGenerator):
     def decoder(self) -> Decoder:
         """The core's decoder, which has no weights of its own; a copy makes another."""
         if self._decoder is None:
-            self._decoder = self._build([*self.model.models])
+            self._decoder = self._recipe.decoder([*self.model.models])
         return self._decoder
 
     def __getstate__(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..batch import Batch, Hooks
 from ..config import ALL, LARGEST, DecodingConfig
-from ..errors import UsageError, option_error, refuse_unknown
+from ..errors import UsageError, excludes, option_error, refuse_unknown
 from ..forks import computing
 from ..methods.base import Context, refuse_drafts
 from ..methods.build import build_decoder
@@ -174,6 +174,7 @@ class Translator:
         on_pass: Sequence[OnPass | None] | None = None,
         on_finish: Sequence[OnFinish] | None = None,
         admit: Admit | None = None,
+        first: int = 0,
         **options: Any,
     ) -> Iterator[Translation]:
         """Return what becomes of the lines, in their order, each as soon as those before are there.
@@ -190,12 +191,14 @@ class Translator:
             others: so many of the next best outputs of a beam search are returned, too; with
                 ``sampling`` so many further draws, the best of all first.
             on_pass: for each line who is told its passes; the decoder then keeps what a trace
-                needs, which takes time. None: nobody is.
+                needs, which takes time. None: nobody is. Of several draws no passes are told.
             on_finish: for each line who is told what became of it, if that is known before the
                 other lines of its batch are; not every decoder tells. None: nobody is.
             admit: is asked for sentences that enter the batch where others have left it, if the
                 lines are one batch; native passes ask. They are told as ``on_finish`` is, and not
                 yielded. None: none enter.
+            first: the number of the first line; reports name lines so, and a seed's draws of a line
+                depend on its number.
             options: the plugin's and fairseq's flags of generation, by their names. ``decoding``
                 is ``auto_fast`` unless given, or the method of a model that has one of its own.
 
@@ -208,8 +211,9 @@ class Translator:
         for name, size in sizes.items():
             if type(size) is not int or not 1 <= size <= LARGEST:
                 raise option_error(name, size, f"a whole number from 1 to {LARGEST}")
-        if type(others) is not int or others < 0:
-            raise option_error("others", others, "a whole number from 0 up")
+        for name, count in (("others", others), ("first", first)):
+            if type(count) is not int or count < 0:
+                raise option_error(name, count, "a whole number from 0 up")
         _check_list("translate()", lines, "a list of sentences")
         _check_list("--drafts", () if drafts is None else drafts, "a list of texts")
         for name, some in (("on_pass", on_pass), ("on_finish", on_finish)):
@@ -219,7 +223,7 @@ class Translator:
         if drafts is not None:
             named = {**self.folder.settings, **options}.get("decoding")
             refuse_drafts(generator, generator.config, named)
-        translate = partial(self._window, generator, batch_size, max_tokens, others, admit)
+        translate = partial(self._window, generator, batch_size, max_tokens, others, admit, first)
         return self._windows(translate, iter(lines), buffer_size, drafts, on_pass, on_finish)
 
     def _windows(
@@ -299,7 +303,7 @@ class Translator:
         """Yield the translations; see ``texts``, which has checked the rest."""
         from .documents import Document
 
-        earlier = None if drafts is None else iter(drafts)
+        earlier, first = None if drafts is None else iter(drafts), 0
         for text in texts:
             if not isinstance(text, str):
                 raise option_error("texts()", text, "a list of texts")
@@ -311,7 +315,8 @@ class Translator:
                 if not isinstance(draft, str):
                     raise option_error("--drafts", draft, "an earlier translation of each text")
                 known = document.drafts(draft)
-            results = self.results(document.sentences, drafts=known, **options)
+            results = self.results(document.sentences, drafts=known, first=first, **options)
+            first += len(document.sentences)
             yield document.join([None if result.problem else result.text for result in results])
 
     @computing()
@@ -324,6 +329,8 @@ class Translator:
             others: further outputs of a sentence, which are drawn if options say so.
         """
         draws = 1 + others if options.get("sampling") else 1
+        if traced and draws > 1:
+            raise excludes("on_pass", True, f"sampling with others={others}: of one draw alone")
         key = repr((sorted(options.items()), traced, draws))
         if key not in self._generators:
             options = {**self.folder.settings, **options}
@@ -405,10 +412,14 @@ class Translator:
         max_tokens: int,
         others: int,
         admit: Admit | None,
+        before: int,
         lines: Sequence[Line],
         first: int,
     ) -> Iterator[Translation]:
-        """Translate some lines by batches of like length; ``first``: the first one's number."""
+        """Translate some lines by batches of like length.
+
+        The number of the first one is ``before`` and ``first`` together.
+        """
         empty = Translation("", None, "is empty")
         results = {number: empty for number, line in enumerate(lines) if not bare(line.text)}
         numbers = [number for number in range(len(lines)) if number not in results]
@@ -430,7 +441,9 @@ class Translator:
                     admit=partial(self._admit, admit) if admit and alone else None,
                 )
                 drafts = [line.draft or [] for line in here]
-                batch = replace(batch, ids=np.array(places) + first, drafts=drafts, hooks=hooks)
+                batch = replace(
+                    batch, ids=np.array(places) + before + first, drafts=drafts, hooks=hooks
+                )
                 hypos = self.decode(generator, batch)
                 results |= early
                 results |= {

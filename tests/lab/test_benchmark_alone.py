@@ -96,12 +96,28 @@ def with_fewer_words(folder: Path) -> None:
     file.write_text("".join(file.read_text("utf-8").splitlines(True)[:50]), "utf-8")
 
 
+def with_fewer_target_words(folder: Path) -> None:
+    file = folder / "dict.de.txt"
+    file.write_text("".join(file.read_text("utf-8").splitlines(True)[:60]), "utf-8")
+
+
+def with_fewer_targets(folder: Path) -> None:
+    """One less than the 100; sizes and places follow a head of 26 bytes."""
+    file = folder / "test.en-de.de.idx"
+    index = file.read_bytes()
+    head, sizes, places = index[:26], index[26:426], index[426:]
+    head = head[:18] + (99).to_bytes(8, "little")
+    file.write_bytes(head + sizes[:-4] + places[:-8])
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
         (cut, "test.en-de.en.idx: got a sentence beyond the end; allowed: files of"),
         (without_index, "test.en-de.en.idx: got no index of sentences; allowed: files of"),
         (with_fewer_words, "whose files fit its dictionaries; these have a word .*there are 54"),
+        (with_fewer_target_words, "whose files fit its dictionaries; .*there are 64"),
+        (with_fewer_targets, "a target for each source; test has 100 sources and 99 targets"),
     ],
 )
 def test_damaged_data_are_named(spoil: Callable[[Path], None], said: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import copy
 import json
+import pickle
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -188,14 +189,17 @@ def test_fairseqs_arguments_are_taken_in_its_order_and_by_name() -> None:
     assert (made.max_len_a, made.len_penalty, made.normalize_scores) == (0.5, 1.0, False)
     ensemble = JacobiGenerator(EnsembleModel([model, model]), words)
     assert ensemble.decoder.models == [model, model] == [*ensemble.model.models]
-    with pytest.raises(ValueError, match="longer"):
+    with pytest.raises(TypeError, match="too many positional arguments"):
         JacobiGenerator(*places, None, None, None, None, 1.0, (), "one more")
+    with pytest.raises(TypeError, match="multiple values for argument 'beam_size'"):
+        MultiwordBeamGenerator([model], words, 5, beam_size=3)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"blocksize": 3}, r"JacobiGenerator\(\): got 'blocksize'; allowed: .* such as block_size"),
+        ({"beam": 1, "beam_size": 1}, "beam 1 excludes beam_size, fairseq's word for it"),
         ({"block_size": 0}, "--block-size: got 0; allowed: a whole number from 1 up"),
         ({"beam_size": 4}, "--beam 4 needs --decoding .*; hgj is greedy search"),
         ({"temperature": 0.0}, "--temperature: got 0.0; allowed: a number from 1e-06 up"),
@@ -374,6 +378,20 @@ def test_a_copy_has_weights_of_its_own_and_a_move_is_followed(
         weights = (model.encoder.embed_tokens.weight, module.decoder.drafter.decoder.mask_vector)
         assert {weight.dtype for weight in weights} == {torch.float64}
         assert tokens_of(module(sample)) == greedy(task, model, sample)
+
+
+def test_a_pickle_decodes_the_same(tmp_path: Path) -> None:
+    """As fairseq's own; also of a task's generator, whose drafter is loaded again."""
+    task = task_for("default")
+    model = tiny_model(task, dtype=torch.float32)
+    path = save_drafter(task, tiny_drafter(task, dtype=torch.float32), tmp_path / "d.pt")
+    args = argparse.Namespace(**LIMITS.flags(), decoding="gad", drafter_path=path)
+    made, sample = task.build_generator([model], args), batch(task, (3, 7, 5), seed=1)
+    other = pickle.loads(pickle.dumps(made))
+    (copied,) = other.model.models
+    assert type(other) is GadGenerator and other.decoder.models == [copied] != [model]
+    assert tokens_of(other(sample)) == tokens_of(made(sample)) == greedy(task, model, sample)
+    assert other.decoder.config == made.decoder.config
 
 
 def test_an_iterator_of_batches_is_translated() -> None:

@@ -1,6 +1,8 @@
 """Drawn outputs of a folder: a seed repeats them, whatever the batches are and what computes."""
 
 import collections
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,9 @@ from support.chance import assert_drawn
 from fairseq_paradec import load
 from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli.main import main as paradec
+from fairseq_paradec.errors import UsageError
+from fairseq_paradec.methods import base
+from fairseq_paradec.methods.base import Decoder
 from fairseq_paradec.translator.translator import Translator
 
 LINES = (DEMO / "raw" / "demo.en").read_text("utf-8").splitlines()[:24]
@@ -102,8 +107,68 @@ def test_the_command_draws(model: Translator, capsys: pytest.CaptureFixture[str]
         ("--sampling --seed -1", "--seed: got -1; allowed: a whole number from 0 up"),
         ("--sampling --decoding hgj", "--sampling: got True, which --decoding hgj cannot honour"),
         ("--sampling --beam 2", "--beam 2 needs --decoding beam"),
+        (f"--sampling --drafts {DEMO / 'raw/demo.de'}", "--drafts excludes --sampling"),
     ],
 )
 def test_mistakes_are_lines(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert paradec(["translate", "--model", str(DEMO), "--text", "a", *words.split()]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_seed_draws_the_same_in_parts_of_a_corpus(model: Translator, tmp_path: Path) -> None:
+    """As in one file; equal lines of two parts are drawn apart."""
+    lines = [LINES[0], LINES[1], ""] * 4
+    source, out = tmp_path / "lines.en", tmp_path / "out"
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = ["translate", str(source), "--model", str(DEMO), "--sampling", "--seed", "6"]
+    assert paradec([*words, "--out", str(out), "--buffer-size", "3"]) == 0
+    parts = sorted((out / "parts").glob("*.jsonl"))
+    rows = [json.loads(row) for part in parts for row in part.read_text("utf-8").splitlines()]
+    assert len(parts) == 4
+    texts = [row["translation"] for row in rows]
+    assert texts == model.translate(lines, sampling=True, seed=6)
+    assert len({*texts[::3]}) > 1 and len({*texts[1::3]}) > 1
+
+
+def test_sentences_of_several_texts_are_drawn_apart(model: Translator) -> None:
+    """As if all were one list of sentences; a first number is where another list ends."""
+    texts = [f"{LINES[0]} {LINES[1]}"] * 3
+    options = {"sampling": True, "seed": 2, "temperature": 1.5}
+    drawn = [text.text for text in model.texts(texts, **options)]
+    pairs = iter(model.translate([LINES[0], LINES[1]] * 3, **options))
+    assert drawn == [f"{one} {next(pairs)}" for one in pairs] and len({*drawn}) == 3
+    later = model.translate([LINES[0], LINES[1]], first=4, **options)
+    assert " ".join(later) == drawn[2]
+    with pytest.raises(UsageError, match="first: got -1; allowed: a whole number from 0 up"):
+        model.results(LINES, first=-1)
+
+
+@pytest.mark.parametrize("more", [{}, ASSISTED])
+def test_many_draws_are_decoded_in_groups(
+    model: Translator, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    """A group has no more rows than memory is meant for, and changes no draw."""
+    options = {"sampling": True, "seed": 1, "others": 6, **more}
+    whole = [*model.results(LINES[:3], **options)]
+    sizes: list[int] = []
+    decode = Decoder._decode_alone
+
+    def counting(self: Decoder, batch: Batch, *args: Any) -> Any:
+        sizes.append(len(batch))
+        return decode(self, batch, *args)
+
+    monkeypatch.setattr(Decoder, "_decode_alone", counting)
+    monkeypatch.setattr(base, "DRAWN", 4)
+    assert [*model.results(LINES[:3], **options)] == whole
+    assert sizes == [4, 4, 4, 4, 4, 1]
+    sizes.clear()
+    assert [*model.results(LINES[:3], batch_size=1, **options)] == whole
+    assert sizes == [4, 3] * 3
+
+
+def test_passes_of_several_draws_are_refused(model: Translator) -> None:
+    with pytest.raises(UsageError, match="on_pass excludes sampling with others=2"):
+        model.results(LINES[:1], sampling=True, others=2, on_pass=[print])
+    told: list[Any] = []
+    [*model.results(LINES[:1], sampling=True, on_pass=[told.append])]
+    assert told

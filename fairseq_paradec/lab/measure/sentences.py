@@ -128,21 +128,34 @@ class Data:
         """Return a subset.
 
         Raises:
-            UsageError: the folder has none of this name, or its words are not in the dictionary.
+            UsageError: the folder has none of this name, or other numbers of sources and targets,
+                or its words are not in the dictionaries.
         """
         if subset not in self._subsets:
             sources, targets = (self.side(subset, language) for language in self.pair)
             if sources is None:
                 raise option_error("--subset", subset, f"one that DATA ({self._folder}) holds")
-            last = max((int(tokens.max()) for tokens in sources if len(tokens)), default=0)
-            if last >= len(self.source_dictionary):
-                allowed = (
-                    "a folder whose files fit its dictionaries; these have a word "
-                    f"{last}, and there are {len(self.source_dictionary)}"
-                )
-                raise option_error("DATA", str(self._folder), allowed)
+            self._check(sources, self.source_dictionary)
+            if targets is not None:
+                self._check(targets, self.target_dictionary)
+                if len(targets) != len(sources):
+                    allowed = (
+                        f"a folder with a target for each source; {subset} has {len(sources)} "
+                        f"sources and {len(targets)} targets"
+                    )
+                    raise option_error("DATA", str(self._folder), allowed)
             self._subsets[subset] = Subset(sources, targets)
         return self._subsets[subset]
+
+    def _check(self, side: Indexed, words: Dictionary) -> None:
+        """Refuse sentences with words that a dictionary does not have."""
+        last = max((int(tokens.max()) for tokens in side if len(tokens)), default=0)
+        if last >= len(words):
+            allowed = (
+                "a folder whose files fit its dictionaries; these have a word "
+                f"{last}, and there are {len(words)}"
+            )
+            raise option_error("DATA", str(self._folder), allowed)
 
     def side(self, subset: str, language: str) -> Indexed | None:
         """Return one side of a subset; None: the folder does not have it."""
