@@ -211,35 +211,32 @@ _ENTRIES = (
         summary="fairseq's --beam 1 on this plugin's decoder",
         decoder=".greedy.GreedyDecoder",
         reads=("sampling",),
-        exact=Exact(
-            "yes; with --sampling, outputs of the distribution of fairseq's", lambda config: True
-        ),
         candidates=variants.plain,
     ),
     Method(
         name="pj",
         summary="parallel Jacobi: the whole target is one block, predicted again until it is final",
         decoder=".jacobi.JacobiDecoder",
-        reads=(*_JACOBI, "jacobi_length"),
+        reads=(*_JACOBI, "jacobi_length", "sampling"),
     ),
     Method(
         name="pgj",
         summary="Jacobi decoding in blocks from left to right",
         decoder=".jacobi.JacobiDecoder",
-        reads=(*_BLOCKS, "jacobi_length"),
+        reads=(*_BLOCKS, "jacobi_length", "sampling"),
     ),
     Method(
         name="hgj",
         summary="as pgj up to a length, then token by token",
         decoder=".jacobi.JacobiDecoder",
-        reads=(*_BLOCKS, "hybrid_length"),
+        reads=(*_BLOCKS, "hybrid_length", "sampling"),
         candidates=variants.sliding_windows,
     ),
     Method(
         name="gad",
         summary="a model of --arch block_nat drafts a block, the Transformer of --path verifies it",
         decoder=".gad.GadDecoder",
-        reads=_DRAFTED,
+        reads=(*_DRAFTED, "sampling"),
         helper=Helper(BLOCK_NAT, "a checkpoint of --arch block_nat"),
         candidates=variants.drafts,
     ),
@@ -262,11 +259,7 @@ _ENTRIES = (
         defaults={"block_size": 12, "accept_topk": 1, "draft_confidence": 0.4, "beam": 1},
         drafts="int4",
         beams=".beam_drafts.BeamAssistedDecoder",
-        exact=Exact(
-            "without --accept-topk, or with --accept-margin 0; with --sampling, outputs of the "
-            "distribution of fairseq's",
-            _top_one_only,
-        ),
+        exact=Exact("without --accept-topk, or with --accept-margin 0", _top_one_only),
         helper=Helper(TRANSFORMER, "a checkpoint of --arch shallow_decoder, or any Transformer"),
         by_token=True,
         candidates=variants.assists,
@@ -275,7 +268,7 @@ _ENTRIES = (
         name="self_draft",
         summary="the Transformer of --path drafts token by token in int8, and itself verifies",
         decoder=".self_draft.SelfDraftDecoder",
-        reads=("block_size", "adaptive_block", "drafter_dtype", "beam"),
+        reads=("block_size", "adaptive_block", "drafter_dtype", "sampling", "beam"),
         defaults={"block_size": 20, "drafter_dtype": "int8", "beam": 1},
         beams=".beam_drafts.BeamSelfDraftDecoder",
         verifier=GLOBAL_TRANSFORMER,
@@ -295,7 +288,7 @@ _ENTRIES = (
         name="blockwise",
         summary="heads on the Transformer draft its next tokens, and its next pass verifies them",
         decoder=".blockwise.BlockwiseDecoder",
-        reads=(*_DRAFTED, "accept_topk", "accept_distance", "min_block"),
+        reads=(*_DRAFTED, "accept_topk", "accept_distance", "min_block", "sampling"),
         defaults={"accept_topk": 1},
         exact=Exact(
             "unless --accept-topk, --accept-distance or --min-block accepts more", _own_token_only

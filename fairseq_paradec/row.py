@@ -23,7 +23,8 @@ class Row:
         tokens: the committed tokens.
         scores: the verifier's log-probability of each committed token.
         passes: one record per decoder pass of this row.
-        stream: random numbers of its own, for sampling.
+        lots: a random number from 0 to below 1 for each position, for sampling; empty: there are
+            none.
         finished: whether the last committed token is ``</s>``.
         on_pass, on_finish, admit: the batch's hooks (see ``batch.py``) for the row, of rows instead
             of hypotheses and batches; ``admit`` is the same of all rows.
@@ -37,7 +38,7 @@ class Row:
     tokens: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     passes: list[PassRecord] = field(default_factory=list)
-    stream: np.random.Generator | None = None
+    lots: np.ndarray = field(default_factory=lambda: np.zeros(0))
     finished: bool = False
     on_pass: Callable[[Sequence[PassRecord]], None] | None = None
     on_finish: "Callable[[Row], None] | None" = None
@@ -54,7 +55,7 @@ class Row:
 
     def fresh(self) -> "Row":
         """Return a row of the sentence as it comes, without given draft and hooks."""
-        return Row(self.index, self.source, self.limit, self.prefix)
+        return Row(self.index, self.source, self.limit, self.prefix, lots=self.lots)
 
     def tell_finish(self) -> None:
         """Tell who waits for the row that it is finished, once."""

@@ -77,6 +77,8 @@ class TokenRules:
             forced, if it has one, and min_len does not apply.
         suppressed: other tokens that are not chosen from forced_len on (fairseq's
             ``tokens_to_suppress``), in ascending order.
+        sampling: draws each token by its position's random number, of the row's ``lots``; None: the
+            best one is taken.
     """
 
     pad: int
@@ -88,6 +90,7 @@ class TokenRules:
     temperature: float
     forced_len: int
     suppressed: tuple[int, ...] = ()
+    sampling: Sampling | None = None
 
     def at(
         self,
@@ -168,6 +171,12 @@ class Positions(NamedTuple):
         else:
             rows, columns = (~free).nonzero()
             log_probs[rows[:, None], columns[:, None], tokens] = -math.inf
+
+    def lots(self, width: int) -> np.ndarray:
+        """Return the random numbers of a chunk's positions, B×R; of those past a limit any."""
+        numbers = self._numbers(width)
+        rows = zip(self.rows, numbers, strict=True)
+        return np.stack([row.lots[positions.clip(max=row.limit)] for row, positions in rows])
 
     def _numbers(self, width: int) -> np.ndarray:
         """Return the target position that each chunk position predicts, B×R."""

@@ -14,7 +14,7 @@ from ..engine.native.library import Drafted, DraftedBy
 from ..engine.projection import DraftProjection
 from ..errors import nan_error
 from ..row import Row
-from ..token_rules import Sampling, TokenRules, starts_of
+from ..token_rules import TokenRules, starts_of
 from .drafting import BlockSizes, propose_trees
 from .loop import Drafter, Proposal, Verdict, no_draft, num_to_score
 from .trees import CHOICES, Growth
@@ -22,7 +22,7 @@ from .writing import read_rows, write
 
 
 class AssistantDrafter(Drafter):
-    """Drafts each token greedily, or draws it, given the drafts before it.
+    """Drafts each token given the drafts before it.
 
     The pass that begins a draft also reads what the verifier committed since the last one.
 
@@ -33,7 +33,6 @@ class AssistantDrafter(Drafter):
         sizes: the largest number of drafted tokens of each row.
         confidence: a draft ends once the drafter's probability of it is below this; 0: never.
         traced: also give the drafted tokens' probabilities, for a trace.
-        sampling: draws the tokens; None: the best ones.
     """
 
     flag = "--drafter-path"  # names the scorer's model
@@ -46,7 +45,6 @@ class AssistantDrafter(Drafter):
         sizes: BlockSizes,
         confidence: float,
         traced: bool = False,
-        sampling: Sampling | None = None,
     ) -> None:
         self.scorer = scorer
         self.projection = projection
@@ -54,7 +52,6 @@ class AssistantDrafter(Drafter):
         self.sizes = sizes
         self.least = math.log(confidence) if confidence > 0 else -math.inf
         self.traced = traced
-        self.sampling = sampling
         self.read = [0] * len(sizes.sizes)  # of each row, how many committed inputs were cached
 
     def propose(self, rows: Sequence[Row]) -> Proposal:
@@ -71,18 +68,17 @@ class AssistantDrafter(Drafter):
             counts,
             self.least,
             self.traced or self.least > -math.inf,
-            self.sampling,
         )
         if written.has_nan:
             raise nan_error(self.flag, [self.scorer.model])
-        drafts, scores, probs = written
+        drafts, scores = written
         confidences = [list(map(math.exp, row)) for row in scores] if self.traced else None
-        return Proposal(drafts, num_to_score(drafts, self.rules.eos), confidences, probs)
+        return Proposal(drafts, num_to_score(drafts, self.rules.eos), confidences)
 
     def natively(self) -> NativeDrafting | None:
-        """Describe the drafter to the native loop, unless it draws or is traced."""
+        """Describe the drafter to the native loop, unless it is traced."""
         part = self.projection.part(self.scorer.projection, self.rules)
-        if self.sampling is not None or self.traced or not self.scorer.writes(part):
+        if self.traced or not self.scorer.writes(part):
             return None
         how = Drafted(
             by=DraftedBy.TOKENS,

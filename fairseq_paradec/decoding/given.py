@@ -70,8 +70,7 @@ class GivenDrafter(Drafter):
 
     def _joined(self, proposal: Proposal, drafts: list[list[int]]) -> Proposal:
         """Put drafts in the place of another drafter's; an empty one leaves that as it is."""
-        assert proposal.probs is None  # no token is drawn
-        tokens, num_scored, confidences, _, parents = proposal[:5]
+        tokens, num_scored, confidences, parents = proposal[:4]
         pick = [d or t for d, t in zip(drafts, tokens, strict=True)]
         scored = [
             known if draft else own

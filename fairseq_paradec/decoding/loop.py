@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from ..engine.native.drafts import NativeDrafting
-from ..engine.sampling import Drawing, chances
 from ..records import PassRecord
 from ..row import Row
-from ..token_rules import Best, Positions, Sampling, Scored, TokenRules, starts_of
+from ..token_rules import Best, Positions, Scored, TokenRules, starts_of
 from .acceptance import ExactMatch
 from .trace import PassDetails
 from .trees import Nodes, Trees, branches, plant
@@ -32,8 +31,6 @@ class Proposal(NamedTuple):
             the next token. With n drafted tokens it is n, or n+1 to also predict the token after
             the last drafted one (the bonus token).
         confidences: B lists of the drafter's probabilities of its tokens; None if not known.
-        probs: K tensors of B×N, over the first N tokens, the distributions that the tokens were
-            drawn from, all 0 after a shorter draft; None: no token was drawn.
         parents: if the drafted tokens are trees, each token's parent; see ``trees``. All nodes are
             scored.
         given: B, whether a row's draft is from an earlier output; None: no row's is.
@@ -42,7 +39,6 @@ class Proposal(NamedTuple):
     tokens: list[list[int]]
     num_scored: list[int]
     confidences: list[list[float]] | None = None
-    probs: list[Any] | None = None
     parents: list[list[int]] | None = None
     given: list[bool] | None = None
 
@@ -159,7 +155,6 @@ def draft_and_verify(
     acceptance: ExactMatch,
     rules: TokenRules,
     record_tokens: bool = False,
-    sampling: Sampling | None = None,
 ) -> None:
     """Decode all rows to their end; writes their tokens, scores and pass records.
 
@@ -171,14 +166,13 @@ def draft_and_verify(
         acceptance: counts the accepted and committed tokens.
         rules: which tokens are allowed at a position (limits, forced tokens), and the first input.
         record_tokens: keep each pass's tokens and log-probabilities, for a trace.
-        sampling: draws the verifier's choices; the drafter draws too. None: the best tokens.
     """
     live = list(rows)
     while live:
         # 1. Propose: B lists of tokens that follow the committed ones.
         # 2. Score: the chunk is the last committed token and the draft, B×R.
         proposal = drafter.propose(live)
-        seen = _score(scorer, live, proposal, acceptance, rules, record_tokens, sampling)
+        seen = _score(scorer, live, proposal, acceptance, rules, record_tokens)
         drafts, num_scored, scored = seen.drafts, seen.num_scored, seen.scored
         # 3. Accept.
         choices = [c[:n] for c, n in zip(scored.tokens.tolist(), num_scored, strict=True)]
@@ -237,12 +231,11 @@ def _score(
     acceptance: ExactMatch,
     rules: TokenRules,
     record_tokens: bool,
-    sampling: Sampling | None,
 ) -> _Seen:
     """Run a pass, and choose at every position that is looked at; see ``draft_and_verify``."""
-    drafts, num_scored, confidences, drawn_from, parents, _ = proposal
+    drafts, num_scored, confidences, parents, _ = proposal
     chunk = _chunk(rows, proposal, rules)
-    whole = record_tokens or sampling is not None or not acceptance.exact
+    whole = record_tokens or not acceptance.exact
     trees, scored = None, None
     paths: list[list[int]] = []
     if parents is None:
@@ -261,15 +254,9 @@ def _score(
         confidences = [[shares[i] for i in path] for shares, path in both]
         num_scored = num_to_score(drafts, rules.eos)
     draft = _rectangle(drafts, rules.pad) if whole else None  # B×K
-    if sampling is not None:
-        assert draft is not None
-        drawing = Drawing(sampling, chances(rows, num_scored), draft, drawn_from)
-        scored = cast("Scorer", scorer).draw(hidden, at, drawing)
     details = None
     if record_tokens:
-        chosen, best = scorer.choose_traced(hidden, at, draft)
-        scored = chosen if sampling is None else scored
-        assert scored is not None
+        scored, best = scorer.choose_traced(hidden, at, draft)
         details = PassDetails(best, scored, confidences)
     elif scored is None:
         scored = scorer.choose(hidden, at, draft)

@@ -1,4 +1,4 @@
-"""Greedy writing, or sampling, token by token: of a drafter, and of native greedy search."""
+"""Writing token by token: of a drafter, and of native greedy search."""
 
 import math
 from collections.abc import Sequence
@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine.chunk import ChunkScorer, pick
-from ..engine.sampling import chances
 from ..row import Row
-from ..token_rules import Sampling, TokenRules, starts_of
+from ..token_rules import TokenRules, starts_of
 
 
 class Text(NamedTuple):
@@ -18,9 +17,6 @@ class Text(NamedTuple):
     tokens: list[list[int]]  # B lists
     # B lists of their log-probabilities, or of scores that are not normalised
     scores: list[list[float]]
-    # K arrays or tensors of B×N, the distributions that tokens were drawn from, all 0 after a
-    # shorter row; None: no token was drawn
-    probs: list[Any] | None = None
 
     @property
     def has_nan(self) -> bool:
@@ -52,7 +48,6 @@ def write(
     counts: Sequence[int],
     least: float = -math.inf,
     normalised: bool = True,
-    sampling: Sampling | None = None,
 ) -> Text:
     """Write tokens behind those of each row, each given those before it.
 
@@ -66,26 +61,17 @@ def write(
         counts: B, at most so many tokens; one of them is above 0.
         least: a row ends once the sum of its scores is below this.
         normalised: whether scores are log-probabilities.
-        sampling: draws the tokens; None: the best ones.
     """
-    if sampling is None and scorer.writes(projection):
+    if rules.sampling is None and scorer.writes(projection):
         new = unread(scorer, rows, rules)
         return Text(*scorer.write(new, counts, projection, rules.at(rows), least, normalised))
     hidden = read_rows(scorer, rows, rules)  # B×1×D
     written: list[list[int]] = [[] for _ in rows]
     scores: list[list[float]] = [[] for _ in rows]
-    drawn_from: list[Any] = []  # of B×N
     starts = starts_of(rows)
     live = [b for b, count in enumerate(counts) if count > 0]
     while True:
-        if sampling is None:
-            scored = projection.draft(hidden, rules.at(rows, starts), normalised)
-        else:
-            chance = chances(rows, [int(b in live) for b in range(len(rows))])
-            at = rules.at(rows, starts)
-            scored, probs = projection.draw_draft(hidden, at, sampling, chance)
-            probs[[b for b in range(len(rows)) if b not in live]] = 0.0
-            drawn_from.append(probs)
+        scored = projection.draft(hidden, rules.at(rows, starts), normalised)
         for b in live:
             written[b].append(int(scored.tokens[b, 0]))
             scores[b].append(float(scored.scores[b, 0]))
@@ -105,4 +91,4 @@ def write(
             lengths[b] += 1
         scorer.keep(lengths)
         starts = [start + 1 for start in starts]
-    return Text(written, scores, drawn_from or None)
+    return Text(written, scores)

@@ -9,7 +9,7 @@ on a deep encoder: Kasai et al. 2021.
 | M_p, the target model                | the model of ``--path``                              |
 | gamma                                | ``block_size``, at most                              |
 | Algorithm 1, greedy (section 3.2)    | ``AssistantDrafter``, the loop, rule ExactMatch      |
-| Algorithm 1, sampling                | the same with ``decoding/sampling.py``               |
+| Algorithm 1, sampling                | other draws of the distribution: engine/sampling.py  |
 
 A draft may be a tree (``draft_tree``; Miao et al. 2024). Beyond the papers: a draft ends where it
 no longer pays (``draft_confidence``), and a drafter on the verifier's encoder encodes nothing.
@@ -57,5 +57,4 @@ class AssistedDecoder(DraftedDecoder):
             self.block_sizes(rows),
             self.config.draft_confidence,
             self.record_tokens,
-            self.sampling,
         )

@@ -353,7 +353,9 @@ class Decoder(abc.ABC):
             source = [token for token in tokens if token != self.pad]
             wanted = int(config.max_len_a * len(source) + config.max_len_b)
             limit = min(max(wanted, config.min_len), self.max_len - 1)
-            row = Row(index, source, limit, prefix, stream=next(streams))
+            row = Row(index, source, limit, prefix)
+            if (stream := next(streams)) is not None:
+                row.lots = stream.random(limit + 1)
             if batch.drafts:
                 row.given = list(batch.drafts[index])
             if hooks.on_pass:
@@ -375,6 +377,7 @@ class Decoder(abc.ABC):
             temperature=self.config.temperature,
             forced_len=0 if batch.prefix is None else batch.prefix.shape[1],
             suppressed=self.suppressed,
+            sampling=self.sampling,
         )
 
     def _refuse_nan(self, rows: Sequence[Row]) -> None:
@@ -432,13 +435,11 @@ class ParallelDecoder(Decoder):
         accept, scorer = self.acceptance(), self.scorer
         watched = self.pass_by_pass or self.record_tokens or any(row.on_pass for row in rows)
         drafting = None
-        if accept.known_to_library and self.sampling is None and not watched:
+        if accept.known_to_library and rules.sampling is None and not watched:
             drafting = native_form(drafter)
         if isinstance(scorer, ChunkScorer) and scorer.writes(scorer.projection) and drafting:
             return native_drafts(scorer, drafting, rows, rules, self._encode_entering)
-        draft_and_verify(
-            self.scorer, rows, drafter, accept, rules, self.record_tokens, self.sampling
-        )
+        draft_and_verify(self.scorer, rows, drafter, accept, rules, self.record_tokens)
 
     def _encode(self, source: Numbers) -> None:
         """Run the encoder."""

@@ -318,7 +318,8 @@ def _check_sampling(config: DecodingConfig) -> None:
     for name, idle, why in (
         ("accept_topk", 1, "whose outputs have the verifier's distribution"),
         ("audit", False, "whose outputs are not greedy's"),
-        ("draft_tree", None, "whose drafts are drawn, one for each sentence"),
+        ("accept_distance", None, "whose outputs have the verifier's distribution"),
+        ("min_block", 1, "whose outputs have the verifier's distribution"),
     ):
         given, reads = getattr(config, name), METHODS[config.decoding].reads
         if given != idle and name in (*reads, "audit"):

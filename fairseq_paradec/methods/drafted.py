@@ -55,8 +55,7 @@ class DraftedDecoder(ParallelDecoder):
         """Return the exact rule, or the relaxed one of GAD++ (Xia et al. 2022, section 4).
 
         With beta 1 or tau 0 only a top-1 token is accepted. ExactMatch then selects, among tokens
-        that tie for the top 1, the one that greedy search chooses. With sampling it compares drafts
-        with drawn choices.
+        that tie for the top 1, the one that greedy search chooses.
         """
         if self.lossless or self.sampling is not None:
             return ExactMatch()

@@ -55,44 +55,17 @@ def test_truncation_is_fairseqs(module: Any) -> None:
         assert module.distributions(Sampling(**own), end).tolist() == [[[0.0, 1.0, 0.0]]]
 
 
-def test_accepting_and_replacing_gives_the_verifiers_distribution(module: Any) -> None:
-    """By count, not by draws; some drafters are sure, rule out what is likely, are the verifier."""
-    lots = torch.Generator().manual_seed(2)
-    p, q = torch.rand(2, 8, 9, dtype=torch.float64, generator=lots) ** 4
-    p[0, 4:], q[0, :4], q[1, 2:], p[2, 1:], q[3] = 0, 0, 0, 0, p[3]
-    p, q = p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
-    pair = given_to(module, p, q)
-    kept = q * torch.as_tensor(module.acceptance(*pair))
-    rest = torch.as_tensor(module.residual(*pair))
-    redrawn = (1 - kept.sum(1, keepdim=True)) * rest / rest.sum(1, keepdim=True)
-    torch.testing.assert_close(kept + redrawn, p)
-    torch.testing.assert_close(kept.sum(1), torch.minimum(p, q).sum(1))  # as often as can be
-    undrafted = given_to(module, p, torch.zeros_like(p))
-    assert not module.acceptance(*undrafted).any()
-    assert (module.residual(*undrafted) == undrafted[0]).all()
-    weights = torch.rand(300, generator=lots) ** 6
-    weights[:130] = weights[200] = 0
-    chance = torch.from_numpy(np.random.default_rng(3).random((1, 100_000)))
-    chance[0, :2] = torch.tensor([0, np.nextafter(1, 0)])
-    drawn = torch.as_tensor(module.draw(*given_to(module, weights.expand(1, 100_000, 300), chance)))
+def test_draws_are_as_frequent_as_their_weights(module: Any) -> None:
+    """Also by numbers at the ends of their range; nothing of weight 0 is drawn."""
+    weights = torch.rand(300, generator=torch.Generator().manual_seed(2)) ** 6
+    weights[:130] = weights[200] = weights[299] = 0
+    lots = torch.from_numpy(np.random.default_rng(3).random((1, 100_000)))
+    lots[0, :2] = torch.tensor([0, np.nextafter(1, 0)])
+    given = given_to(module, weights.expand(1, 100_000, 300), lots)
+    drawn = torch.as_tensor(module.draw(*given))
     counts = drawn[0].bincount(minlength=300)
     assert counts[weights == 0].eq(0).all()
     assert_drawn(counts.tolist(), (weights / weights.sum()).tolist(), sigmas=5)
-    chance = torch.from_numpy(np.random.default_rng(4).random((8, 20_000, 3)))
-    p, q, first, rest = given_to(
-        module,
-        p[:, None].expand(8, 20_000, 9),
-        q[:, None].expand(8, 20_000, 9),
-        chance[..., 2],
-        chance,
-    )
-    drawn = torch.as_tensor(module.redraw(p, q, module.draw(q, first), rest))
-    for row, shares in zip(drawn, p[:, 0].tolist(), strict=True):
-        counts = row.bincount(minlength=9).tolist()
-        likely = [word for word, share in enumerate(shares) if share > 0]
-        assert sum(counts[word] for word in likely) == 20_000
-        if len(likely) > 1:
-            assert_drawn([counts[word] for word in likely], [shares[word] for word in likely], 5)
 
 
 SHORT = Limits(max_len_b=3)
@@ -104,6 +77,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Limits, int, list[list[int]], int]] 
     "topk": ("noisy", {"sampling_topk": 5}, Limits(max_len_b=2), 3, [], 1),
     "limits": ("noisy", {}, Limits(temperature=0.8, unkpen=-4.0, max_len_b=3), 2, [], 1),
     "native": ("other", {"drafter_shortlist": 30, "sampling_topk": 32}, SHORT, 2, [], 1),
+    "tree": ("other", {"draft_tree": 9, "draft_confidence": 0.0}, SHORT, 2, [], 1),
     "stops": ("noisy", {"draft_confidence": 0.5, "adaptive_block": True}, SHORT, 2, [], 1),
     "greedy": ("", {"sampling_topk": 9}, Limits(temperature=1.3, max_len_b=4), 2, [], 1),
     "greedy, native": ("", {"sampling_topp": 0.8}, SHORT, 2, [], 1),
@@ -147,7 +121,7 @@ def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Pa
         if not kind:
             continue
         accepted = [p.num_accepted / p.num_drafted for r in rows for p in r.row.passes[:1]]
-        assert (min(accepted) == 1) == (kind == "itself") and max(accepted) > 0
+        assert max(accepted) > 0 and (kind != "itself" or min(accepted) == 1)
     record = json.loads(Path(args.stats_file).read_text().splitlines()[0])
     assert record["sampling"]["temperature"] == limits.temperature
     assert not record["lossless"] and promise_of(record) == SAMPLED

@@ -320,7 +320,7 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
         ),
         ({"audit": True}, "--audit excludes --sampling"),
         ({"accept_topk": 2}, "--accept-topk 2 excludes --sampling"),
-        ({"draft_tree": 4}, "--draft-tree 4 excludes --sampling"),
+        ({"decoding": "blockwise", "min_block": 2}, "--min-block 2 excludes --sampling"),
         ({"sampling": False, "sampling_topk": 3}, "--sampling-topk 3 needs --sampling"),
         ({"sampling": False, "seed": 3}, "--seed 3 needs --sampling"),
     ],

@@ -477,12 +477,14 @@ def _numbers_close(a: str, b: str) -> bool:
 #: Why an option differs, or why ``beam`` refuses what fairseq reads.
 _EVERY = "every sentence has its line"
 _IGNORED = "fairseq 0.12 ignores it; here it is honoured"
+_DRAWS = "other draws of the same distribution"
 _ROUNDING = "scores round otherwise in a pass over several tokens"
 REASONS: dict[str, str] = {
     "bf16": _IGNORED,
     "memory_efficient_bf16": _IGNORED,
     "fp16": _ROUNDING,
     "memory_efficient_fp16": _ROUNDING,
+    **dict.fromkeys(("sampling", "sampling_topk", "sampling_topp", "seed"), _DRAWS),
     "task": "another task has no `--decoding`",
     "max_tokens": f"{_EVERY}: a longer one is decoded alone",
     "required_batch_size_multiple": f"{_EVERY}: fairseq drops the rest of a batch",

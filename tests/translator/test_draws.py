@@ -61,6 +61,38 @@ def test_a_seed_repeats_outputs_in_any_batches(model: Translator, options: dict[
     assert first != second and model.translate(LINES, **options) == first
 
 
+#: Decoders that verify, each with its flags.
+VERIFIED: list[dict[str, Any]] = [
+    {"decoding": "pj"},
+    {"decoding": "pj", "jacobi_length": "oracle"},
+    {"decoding": "pgj", "jacobi_stop": "unchanged", "block_size": 4},
+    {"decoding": "hgj", "jacobi_window": "sliding", "jacobi_init": "ngram"},
+    {"decoding": "gad", "drafter_path": str(DEMO / "drafter.pt")},
+    {"decoding": "gad", "drafter_path": str(DEMO / "drafter.pt"), "draft_tree": 12},
+    {"decoding": "blockwise", "drafter_path": str(DEMO / "heads.pt"), "adaptive_block": True},
+    {"decoding": "self_draft"},
+    ASSISTED,
+    {**ASSISTED, "draft_tree": 12},
+    {**ASSISTED, "drafter_dtype": "fp32", "drafter_shortlist": 500},
+]
+
+
+@pytest.mark.parametrize("how", [{}, {"sampling_topp": 0.8, "temperature": 1.4, "min_len": 6}])
+@pytest.mark.parametrize("options", VERIFIED, ids=lambda given: "-".join(map(str, given.values())))
+def test_every_decoder_that_verifies_draws_what_greedy_sampling_does(
+    model: Translator, options: dict[str, Any], how: dict[str, Any]
+) -> None:
+    """Token for token, in fewer passes where something drafts."""
+    how = {"sampling": True, "seed": 9, "max_len_b": 30, "others": 1, **how}
+    greedy = [*model.results(LINES, decoding="greedy", **how)]
+    drafted = [*model.results(LINES, **options, **how)]
+    for one, other in zip(greedy, drafted, strict=True):
+        assert (one.text, one.others) == (other.text, other.others)
+        assert one.score == pytest.approx(other.score, abs=1e-6)
+    passes = [sum(result.passes for result in results) for results in (greedy, drafted)]
+    assert passes[1] < passes[0] * (0.8 if "drafter_path" in options else 1.3)
+
+
 @pytest.mark.parametrize("options", [{"sampling_topp": 0.9}, ASSISTED | {"drafter_dtype": "fp32"}])
 def test_torchs_passes_draw_the_same(model: Translator, options: dict[str, Any]) -> None:
     """Sums that differ by rounding could draw another token; of these 24 lines none does."""

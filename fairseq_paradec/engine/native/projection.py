@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...model.model import Model
-from ...token_rules import Best, Positions, Sampling, Scored
-from ..sampling import Drawing, choose_by_draws, draw_draft
+from ...token_rules import Best, Positions, Scored
+from ..sampling import choose_by_draws
 from .passes import native_choose
 from .stack import NativeHeads, NativeMap
 
@@ -58,6 +58,9 @@ class NativeProjection(NamedTuple):
 
     def choose(self, hidden: np.ndarray, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see Projection."""
+        if (sampling := at.rules.sampling) is not None:
+            log_probs = self._log_probs(hidden, at.rules.temperature)
+            return choose_by_draws(log_probs, at, sampling, draft)
         return native_choose(self.linear, self.read(hidden), at, draft)
 
     def choose_traced(
@@ -73,19 +76,10 @@ class NativeProjection(NamedTuple):
         assert chosen.draft_scores is not None
         return Best(chosen.tokens, chosen.scores, chosen.draft_scores)
 
-    def draw(self, hidden: np.ndarray, at: Positions, drawing: Drawing) -> Scored:
-        """Draw the next token at every position; see ``sampling.choose_by_draws``."""
-        log_probs = self._log_probs(hidden, at.rules.temperature)
-        return choose_by_draws(log_probs, at, drawing)
-
-    def draw_draft(
-        self, hidden: np.ndarray, at: Positions, sampling: Sampling, chance: np.ndarray
-    ) -> tuple[Scored, np.ndarray]:
-        """Draw the next token for each row; see ``sampling.draw_draft``."""
-        return draw_draft(self._log_probs(hidden, at.rules.temperature), at, sampling, chance)
-
     def draft(self, hidden: np.ndarray, at: Positions, normalised: bool = False) -> Scored:
-        """Choose the best token at every position; see Projection."""
+        """Choose a token at every position; see Projection."""
+        if at.rules.sampling is not None:
+            return self._replace(first=None).choose(hidden, at)
         return native_choose(self.linear, hidden, at, normalised=normalised)
 
     def candidates(

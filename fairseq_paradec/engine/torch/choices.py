@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from ...token_rules import Best, Positions, Scored
+from .sampling import distributions, draw
 
 
 def choose(scores: Tensor, at: Positions, draft: np.ndarray | None = None) -> Scored:
-    """Apply the rules and choose greedily at every position.
+    """Apply the rules and choose at every position: the best token, or one that is drawn.
 
     Args:
         scores: B×R×V; written to: forbidden tokens become -inf.
@@ -18,7 +19,7 @@ def choose(scores: Tensor, at: Positions, draft: np.ndarray | None = None) -> Sc
         draft: B×K drafted tokens, ``<pad>`` after a shorter draft; K <= R.
     """
     at.restrict(scores)
-    return _chosen(scores, draft)
+    return _chosen(scores, at, draft)
 
 
 def choose_traced(scores: Tensor, at: Positions, draft: np.ndarray | None) -> tuple[Scored, Best]:
@@ -27,9 +28,14 @@ def choose_traced(scores: Tensor, at: Positions, draft: np.ndarray | None) -> tu
     return scored, _best(scores, at, min(2, scores.size(-1)))
 
 
-def _chosen(scores: Tensor, draft: np.ndarray | None) -> Scored:
-    """Choose greedily by restricted scores; see ``choose``."""
+def _chosen(scores: Tensor, at: Positions, draft: np.ndarray | None) -> Scored:
+    """Choose by restricted scores; see ``choose``."""
     best, choices = scores.max(dim=-1)
+    if at.rules.sampling is not None:
+        lots = on_device(at.lots(scores.size(1)), scores)
+        drawn = draw(distributions(at.rules.sampling, scores), lots)
+        choices = torch.where(best.isnan(), choices, drawn)  # then the output ends at the limit
+        best = scores.gather(2, choices[:, :, None]).squeeze(2)
     if draft is None:
         return Scored(*arrays_of((choices, best)))
     part = scores[:, : draft.shape[1]]
