@@ -294,7 +294,7 @@ BITES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 #: Those that change what is printed of the hypotheses, which are the same.
 OF_PRINTING = {"nbest", "print_alignment", "retain_iter_history"}
-#: Those by which greedy search draws from fairseq's distribution: tests/decoding/test_sampling.py.
+#: Those by which decoders draw from fairseq's distribution: tests/decoding/test_sampling.py.
 OF_DRAWS = {"sampling", "sampling_topp", "seed"}
 
 
@@ -330,8 +330,9 @@ def test_an_option_of_the_search_changes_the_output_as_fairseqs_or_is_refused(na
         except UsageError as error:
             assert any(one in str(error) for one in typed_names)
         else:
-            if name in OF_DRAWS and decoding == "greedy":
-                assert found != written([model], sample, decoding=decoding, **before)
+            if name in OF_DRAWS:  # one seed, one output
+                greedy = written([model], sample, decoding="greedy", **after)
+                assert found == greedy != written([model], sample, decoding=decoding, **before)
                 continue
             assert found == stock or (name == "nbest" and decoding == "multiword_beam"), decoding
 
