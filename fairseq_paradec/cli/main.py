@@ -29,7 +29,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "score": "score given translations: log-probabilities by line or token",
         "serve": "serve translations over HTTP, and a page that shows the passes",
         "doctor": "tell what a checkpoint is, and which decoders fit it",
-        "demo": "compare all decoders on 100 sentences: passes, times, outputs",
+        "demo": "compare our decoders on 100 sentences: passes, times, outputs",
         "benchmark": "time, judge and count any decoders on a test set, by presets",
         "profile": "measure passes, drafts, modules, threads, clients, a start and more",
     },
@@ -67,9 +67,6 @@ NEEDS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
-
-#: A word that stands for a command with some of its arguments.
-SHORT = {"demo": ("benchmark", "--preset", "demo")}
 
 
 def overview() -> str:
@@ -118,7 +115,7 @@ FOLDERS = ("cli", "training.commands", "lab.commands", "images.commands")
 
 def find(name: str) -> ModuleType:
     """Return the module of a command."""
-    package, name = __package__.rpartition(".")[0], SHORT.get(name, (name,))[0]
+    package = __package__.rpartition(".")[0]
     for folder in FOLDERS:
         module = f"{package}.{folder}.{name.replace('-', '_')}"
         spec = importlib.util.find_spec(module)
@@ -137,7 +134,7 @@ def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
         parser.note = f"needs fairseq_paradec[{extra}]; not installed here: {', '.join(lacks)}"
     takes_flags = parser.get_default("flags") is not None
     end = words.index("--") if takes_flags and "--" in words else len(words)
-    args = parser.parse_args([*SHORT.get(words[0], ())[1:], *words[1:end]])
+    args = parser.parse_args(words[1:end])
     if takes_flags:
         args.flags = words[end + 1 :]
     args.argv = words

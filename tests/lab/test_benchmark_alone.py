@@ -326,15 +326,6 @@ def test_such_a_benchmark_is_reported_and_its_blocks_are_not(
     assert "allowed: one in which fairseq greedy was run" in capsys.readouterr().err
 
 
-def test_the_demo_is_shown() -> None:
-    """Of the small pair, with a sentence of the user's."""
-    done = alone("demo", "--sentences", "2", "--text", "How are you?")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(NOT_RUN) == 2 and "speed-up is against own beam 5" in done.stdout
-    assert "identical, token for token, to our greedy: pj," in done.stdout
-    assert done.stdout.endswith("self_draft   Wie geht es dir?\n")
-
-
 def test_passes_are_counted_against_our_greedy(tmp_path: Path) -> None:
     words = ("--preset", "acceptance", "--subset", "test", "--path", MODEL, "--sentences", "5")
     drafter = ("--sweep", f"drafter-path={DEMO / 'drafter.pt'}", "--sweep", "block-size=4")

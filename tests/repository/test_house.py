@@ -271,6 +271,7 @@ def test_below_the_commands_settings_are_typed(room: str) -> None:
 #: Files that start processes, and what for (docs/design.md).
 STARTS_PROCESSES = {
     "engine/native/building.py": "the compiler",
+    "lab/measure/demo.py": "fairseq-generate",
     "lab/measure/generated.py": "fairseq-generate",
     "lab/profile/clients.py": "what it times",
     "lab/profile/installation.py": "pip, and what opens files",

@@ -37,7 +37,7 @@ COMMANDS = [text.splitlines() for language, text in BLOCKS if not language]
 #: How a line begins that is not run here -> why.
 ELSEWHERE = {
     "pip install .": "test_wheel.py, in environments of its own",
-    "make demo": "test_cli.py runs `paradec demo`; what it sets up before is downloaded",
+    "make demo": "test_demo.py runs `paradec demo`; what it sets up before is downloaded",
     "make test": ".ci/run does",
     "source .venv/bin/activate": "the environment is the one of the tests",
     "scripts/train_drafter.sh": "it trains as its preset says; test_train_gad.py, with --smoke",

@@ -303,7 +303,7 @@ def interpreter(version):
     return None
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_pip_installs_the_core_and_the_server_on_every_python(version, wheel, tmp_path):
     """pip downloads what the wheel requires, and what its extra does."""
     if (base := interpreter(version)) is None:

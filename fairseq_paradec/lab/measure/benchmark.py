@@ -35,7 +35,7 @@ from ..data.documents import BENCHMARK, VERSION, check
 from ..data.journal import Journal
 from ..data.table import Result
 from ..show.table import markdown
-from . import CTRANSLATE2, TRANSFORMERS, demo, machine
+from . import CTRANSLATE2, TRANSFORMERS, machine
 from .inputs import origin
 from .judge import DETOKENISED, agreement, references
 from .loading import choose, evenly, loader
@@ -60,7 +60,7 @@ SCORERS = ("sacrebleu", "rouge_score")
 
 
 def benchmark(asked: Comparison) -> int:
-    """Measure, and write the three files; of the demo only print. Return the exit status."""
+    """Measure, and write the three files; return the exit status."""
     (path,) = asked.path
     if asked.peers:
         _check_peers(asked)
@@ -71,10 +71,7 @@ def benchmark(asked: Comparison) -> int:
     set_threads(asked.threads[0])
     made = make_systems(asked, models)
     plan = make_plan(made.systems[0], asked)
-    if asked.out is None:
-        bench = Benchmark(made.systems, plan, Journal(None, {}))
-        bench.run()
-        return demo.show(bench, Path(asked.data), made.not_run)
+    assert asked.out is not None
     return _document(asked, asked.out, made, plan)
 
 
