@@ -151,6 +151,7 @@ def test_many_draws_are_decoded_in_groups(
     """A group has no more rows than memory is meant for, and changes no draw."""
     options = {"sampling": True, "seed": 1, "others": 6, **more}
     whole = [*model.results(LINES[:3], **options)]
+    assert all(len({one.score, *one.other_scores}) > 1 for one in whole)
     sizes: list[int] = []
     decode = Decoder._decode_alone
 
