@@ -38,7 +38,7 @@ from .reports import Reports
 
 #: Rows that are drawn side by side where a sentence has several draws: one takes memory for some
 #: distributions over all words. A batch of more sentences is drawn whole.
-DRAWN = 256
+DRAWN = 64
 
 
 class Context(NamedTuple):

@@ -132,11 +132,13 @@ def native_decoding(options: Mapping[str, Any], models: Sequence[Any]) -> Any:
     is ``multiword_beam`` with its tokens and scores; if it samples, it is ``greedy``, whose draws
     have its distribution. A rule that fairseq's search alone has keeps it as it is.
     """
-    decoding = options.get("decoding")
-    stock = decoding == "beam" or (decoding == "auto" and own_decoding(models) is None)
+    decoding, plain = options.get("decoding"), own_decoding(models) is None
+    stock = decoding == "beam" or (decoding == "auto" and plain)
     samples = ("sampling", "sampling_topk", "sampling_topp") if options.get("sampling") else ()
     own = {*OTHER_SEARCH, "audit"} - {*samples}  # an audit is refused by the name that was given
     if not stock or any(options.get(name) not in (None, ALL[name].default) for name in own):
+        return decoding
+    if samples and not plain:  # which is refused by its name
         return decoding
     return "greedy" if samples else "multiword_beam"
 

@@ -126,7 +126,7 @@ class CoreGenerator(SequenceGenerator):
         """Return the options of a method of this class."""
         decoding = options.get("decoding", "auto")
         if decoding == "auto":
-            decoding = self.usual(models, options["beam"])
+            decoding = self.usual(models, 1 if options.get("sampling") else options["beam"])
         known = self.decodings or METHODS
         if decoding not in known:
             allowed = f"{', '.join(known)} with {type(self).__name__}"

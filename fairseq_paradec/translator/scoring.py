@@ -14,7 +14,6 @@ import numpy as np
 from ..config import LARGEST
 from ..errors import option_error
 from ..model.dictionary import EOS, PAD
-from ..target_order import TargetOrder, order_of
 from .batches import by_length
 
 
@@ -45,10 +44,10 @@ def scores_of(
     options: dict[str, Any],
 ) -> Iterator[Score]:
     """Yield the scores of translations; see ``Translator.score``."""
-    decoder = translator.generator({"decoding": "greedy", "max_len_b": LARGEST, **options})
-    if order_of(decoder.models[0]) != TargetOrder():
-        allowed = "a model that writes from left to right"
+    if translator.usual("greedy") != "greedy":
+        allowed = "a model that writes a word a step, from left to right"
         raise option_error("--model", str(translator.path), allowed)
+    decoder = translator.generator({"decoding": "greedy", "max_len_b": LARGEST, **options})
     pairs = _pairs(sources, targets)
     while window := list(islice(pairs, buffer_size)):
         yield from _window(translator, decoder, window, batch_size, max_tokens)
@@ -58,12 +57,16 @@ def _pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[tuple[str
     """Yield a source and its translation.
 
     Raises:
-        UsageError: there are more of one.
+        UsageError: there are more of one, or one is no text.
     """
-    for number, (source, target) in enumerate(zip_longest(sources, targets)):
-        if source is None or target is None:
-            shorter = "SOURCE" if source is None else "TARGET"
+    over: Any = object()
+    for number, (source, target) in enumerate(zip_longest(sources, targets, fillvalue=over)):
+        if over in (source, target):
+            shorter = "SOURCE" if source is over else "TARGET"
             raise option_error(shorter, f"{number} lines", "as many lines as the other has")
+        for text in (source, target):
+            if not isinstance(text, str):
+                raise option_error("score()", text, "lists of sentences")
         yield source, target
 
 

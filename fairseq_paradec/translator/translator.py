@@ -151,11 +151,14 @@ class Translator:
                 greedy search.
 
         Raises:
-            UsageError: an option is wrong, there are more sources or more targets, or the model
-                does not write from left to right.
+            UsageError: an option is wrong, a sentence no text, there are more sources or more
+                targets, or the model does not write from left to right.
         """
         from .scoring import scores_of
 
+        _check_sizes(batch_size=batch_size, max_tokens=max_tokens, buffer_size=buffer_size)
+        for texts in (sources, targets):
+            _check_list("score()", texts, "lists of sentences")
         sizes = batch_size, max_tokens, buffer_size
         return scores_of(self, sources, targets, *sizes, options)
 
@@ -207,10 +210,7 @@ class Translator:
                 drafts than lines, or fewer hooks, or the decoder takes no drafts or
                 tells no passes.
         """
-        sizes = {"batch_size": batch_size, "max_tokens": max_tokens, "buffer_size": buffer_size}
-        for name, size in sizes.items():
-            if type(size) is not int or not 1 <= size <= LARGEST:
-                raise option_error(name, size, f"a whole number from 1 to {LARGEST}")
+        _check_sizes(batch_size=batch_size, max_tokens=max_tokens, buffer_size=buffer_size)
         for name, count in (("others", others), ("first", first)):
             if type(count) is not int or count < 0:
                 raise option_error(name, count, "a whole number from 0 up")
@@ -303,7 +303,7 @@ class Translator:
         """Yield the translations; see ``texts``, which has checked the rest."""
         from .documents import Document
 
-        earlier, first = None if drafts is None else iter(drafts), 0
+        earlier, options = None if drafts is None else iter(drafts), {"first": 0} | options
         for text in texts:
             if not isinstance(text, str):
                 raise option_error("texts()", text, "a list of texts")
@@ -315,8 +315,8 @@ class Translator:
                 if not isinstance(draft, str):
                     raise option_error("--drafts", draft, "an earlier translation of each text")
                 known = document.drafts(draft)
-            results = self.results(document.sentences, drafts=known, first=first, **options)
-            first += len(document.sentences)
+            results = self.results(document.sentences, drafts=known, **options)
+            options["first"] += len(document.sentences)
             yield document.join([None if result.problem else result.text for result in results])
 
     @computing()
@@ -513,6 +513,17 @@ class Translator:
     def _plain(self, hypo: dict[str, Any]) -> str:
         """Return a hypothesis as plain text."""
         return self.processing.decode(self.targets.string(hypo["tokens"].tolist()))
+
+
+def _check_sizes(**sizes: Any) -> None:
+    """Refuse sizes of batches that are none.
+
+    Raises:
+        UsageError: one is no whole number, or out of range.
+    """
+    for name, size in sizes.items():
+        if type(size) is not int or not 1 <= size <= LARGEST:
+            raise option_error(name, size, f"a whole number from 1 to {LARGEST}")
 
 
 def _check_list(name: str, given: Any, allowed: str) -> None:

@@ -453,3 +453,11 @@ def test_the_hub_translates_by_every_family() -> None:
         {"decoding": "blockwise", "drafter_path": str(DEMO / "heads.pt")},
     ):
         assert hub.translate(text, **given) == wanted, given
+    options = {"decoding": "greedy", "sampling": True, "beam": 3, "seed": 2}
+    ((*drawn,),) = hub.generate([hub.encode(text[0])], nbest=3, **options)
+    scores = [float(hypo["score"]) for hypo in drawn]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+    assert hub.sample(text[0], nbest=3, **options) == hub.decode(drawn[0]["tokens"])
+    for nbest in (2, 4):
+        with pytest.raises(UsageError, match="got 'nbest'"):
+            hub.generate([hub.encode(text[0])], nbest=nbest, **options)

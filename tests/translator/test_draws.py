@@ -170,7 +170,8 @@ def test_sentences_of_several_texts_are_drawn_apart(model: Translator) -> None:
     pairs = iter(model.translate([LINES[0], LINES[1]] * 3, **options))
     assert drawn == [f"{one} {next(pairs)}" for one in pairs] and len({*drawn}) == 3
     later = model.translate([LINES[0], LINES[1]], first=4, **options)
-    assert " ".join(later) == drawn[2]
+    (last,) = model.texts(texts[:1], first=4, **options)
+    assert " ".join(later) == last.text == drawn[2]
     with pytest.raises(UsageError, match="first: got -1; allowed: a whole number from 0 up"):
         model.results(LINES, first=-1)
 
@@ -182,6 +183,7 @@ def test_many_draws_are_decoded_in_groups(
     """A group has no more rows than memory is meant for, and changes no draw."""
     options = {"sampling": True, "seed": 1, "others": 6, **more}
     whole = [*model.results(LINES[:3], **options)]
+    assert all(len({one.score, *one.other_scores}) > 1 for one in whole)
     sizes: list[int] = []
     decode = Decoder._decode_alone
 

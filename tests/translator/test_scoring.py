@@ -1,8 +1,8 @@
 """``paradec score``: what a model says of translations that are there, beside fairseq's scorer."""
 
 import json
+import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,12 +117,31 @@ def test_lines_without_a_partner_are_refused(
     assert f"{named}: got '2 lines'; allowed: as many lines" in capsys.readouterr().err
 
 
-def test_other_orders_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = fairseq_paradec.load(DEMO)
-    order = SimpleNamespace(words=2)
-    monkeypatch.setattr("fairseq_paradec.translator.scoring.order_of", lambda model: order)
-    with pytest.raises(UsageError, match="allowed: a model that writes from left to right"):
+def test_other_orders_are_refused(tmp_path: Path) -> None:
+    """Of scores by the model, of --sampling --decoding beam by the name that was given."""
+    folder = str(tmp_path / "pairs")
+    assert paradec(["pack", str(DEMO), folder, "--path", str(DEMO / "ibdecoder.pt")]) == 0
+    model = fairseq_paradec.load(folder)
+    with pytest.raises(UsageError, match="^--model: got .*a word a step, from left to right"):
         list(model.score(["a"], ["a"]))
+    with pytest.raises(UsageError, match="^--decoding: got 'beam'; allowed: multiword_beam"):
+        model.translate("a", sampling=True, decoding="beam")
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "options", "said"),
+    [
+        ("A dog.", ["Ein Hund."], {}, "score(): got 'A dog.'; allowed: lists of sentences"),
+        (["A dog."], "Ein Hund.", {}, "score(): got 'Ein Hund.'; allowed: lists of sentences"),
+        (["A dog."], [None], {}, "score(): got None; allowed: lists of sentences"),
+        (["a"], ["b"], {"batch_size": 0}, "batch_size: got 0; allowed: a whole number from 1 to"),
+    ],
+)
+def test_a_mistake_in_python_is_named(
+    sources: Any, targets: Any, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^{re.escape(said)}"):
+        list(fairseq_paradec.load(DEMO).score(sources, targets, **options))
 
 
 def test_neither_torch_nor_fairseq_is_needed(tmp_path: Path) -> None:

@@ -62,7 +62,10 @@ def refuse_unknown_keywords() -> None:
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if hasattr(self.task.cfg, "decoding"):
-                refuse_unknown("translate(), generate()", kwargs, known)
+                given = dict(zip(names, args, strict=False)) | kwargs
+                draws = given.get("sampling") and given.get("nbest") == given.get("beam")
+                read = known | {"nbest"} if draws else known
+                refuse_unknown("translate(), generate()", kwargs, read)
             usual = getattr(getattr(self.cfg, "generation", None), "beam", None)
             if usual not in (None, ALL["beam"].default) and "beam" not in names[: len(args)]:
                 kwargs.setdefault("beam", usual)
