@@ -328,8 +328,8 @@ def test_a_selftest_needs_a_folder_that_transformers_loads(tmp_path: Path, capsy
     shutil.copytree(saved("marian").folder, tmp_path / "folder")
     for words, wanted in (
         (["--selftest", str(tmp_path / "none")], "--selftest: got .*none'; allowed: a folder"),
-        (["--selftest", "a", "hf", "b", "c"], "--selftest a excludes hf and marian"),
-        ([], "import needs hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR"),
+        (["--selftest", "a", "hf", "b", "c"], "--selftest a excludes PATH OUT"),
+        ([], "import needs PATH OUT, a model and a folder to make, or --selftest DIR"),
     ):
         assert main(["import", *words]) == 2
         assert re.search(wanted, capsys.readouterr().err)
