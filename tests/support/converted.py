@@ -1,14 +1,18 @@
 """Models as CTranslate2 converts them, made of fairseq's, and what it says of them."""
 
 import argparse
+import json
 import struct
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+from support.builders import task_for, tiny_model
 
 #: CTranslate2's types by number, as ``model_spec.py`` has them.
 TYPES = ("float32", "int8", "int16", "int32", "float16")
@@ -36,6 +40,36 @@ def random_spec(task: Any, model: Any, ending: float = 0.0) -> Any:
     spec.decoder.projection.bias = np.zeros(len(task.target_dictionary), np.float32)
     spec.decoder.projection.bias[1:3] = -1e4, ending
     return spec
+
+
+def small_spec() -> Any:
+    """The specification of a model of one layer a side."""
+    task = task_for("share_all")
+    sizes = {"encoder_layers": 1, "decoder_layers": 1}
+    return random_spec(task, tiny_model(task, "share_all", torch.float32, **sizes))
+
+
+def open_nmt(task: Any, model: Any) -> Any:
+    """The specification of a model as OpenNMT trains them, as far as CTranslate2 can tell.
+
+    Sources have no end, the decoder begins with `<s>`; and what else is not fairseq's: GELU by a
+    sigmoid, maps without biases, computed positions, another scale of embeddings.
+    """
+    spec = random_spec(task, model)
+    spec.config.decoder_start_token, spec.config.add_source_eos = "<s>", False
+    for side in (spec.encoder, spec.decoder):
+        side.activation = np.int8(4)
+        side.scale_embeddings = 2.5
+        side.position_encodings.encodings = "__optional"
+        side.layer[0].ffn.linear_0.bias = "__optional"
+        side.layer[1].self_attention.linear[0].bias = "__optional"
+    return spec
+
+
+def prenorm(seed: int = 0) -> tuple[Any, Any]:
+    """A task and a random pre-norm model."""
+    task = task_for("prenorm")
+    return task, tiny_model(task, "prenorm", torch.float32, seed)
 
 
 def save(spec: Any, folder: Path, quantization: str | None = None) -> Path:
@@ -80,6 +114,27 @@ def variables_of(spec: Any) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     pairs = spec.variables(ordered=True)
     aliases = {name: value for name, value in pairs if isinstance(value, str)}
     return {name: value.numpy() for name, value in pairs if name not in aliases}, aliases
+
+
+def argos_folder(folder: Path, words: Sequence[str]) -> Path:
+    """A folder of a model as Argos' are, whose words come behind OpenNMT's special ones."""
+    task, _ = prenorm()
+    dictionary = task.source_dictionary
+    for word in words:
+        dictionary.add_symbol(word)
+    spec = open_nmt(task, tiny_model(task, "prenorm", torch.float32, 2))
+    save(spec, folder / "model", "int8")
+    about = {"from_code": "en", "to_code": "de", "package_version": "1.0", "argos_version": "1.5"}
+    (folder / "metadata.json").write_text(json.dumps(about), "utf-8")
+    return folder
+
+
+def zipped(folder: Path, file: Path) -> Path:
+    """A folder in a zip, as its only one."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, f"translate-en_de-1_0/{path.relative_to(folder)}")
+    return file
 
 
 class Judge:

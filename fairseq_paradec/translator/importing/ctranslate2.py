@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import option_error
+from ...errors import excludes, needs, option_error
 from ...files import UNPACKED
 from ...model.architecture import LAYERS, POSITIONS
 from ...model.dictionary import BOS, EOS, PAD, SPECIAL, UNK
 from ...model.model import sinusoids
+from ...text import bpe, tokenizers
 from .files import known_form, read_json
 from .foreign import Foreign, learned_positions, options_of
 from .model_bin import ModelBin
@@ -41,6 +42,8 @@ _FREE = (
 _OFF = ("alibi", "multi_query_attention", "with_relative_position")
 #: Tokens of languages: M2M-100's, NLLB's, mBART-50's.
 _LANGUAGE = re.compile(r"__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2}")
+#: So many of them are no words of a text.
+_SEVERAL = 10
 #: Names of sentencepiece models beside model.bin: a pair, or one for both.
 _PIECES = (
     *(("source.spm", "target.spm"), ("sentencepiece.model",) * 2),
@@ -58,12 +61,7 @@ class Splitting:
     tokenizer: str | None = None  # fairseq's name
 
 
-def read(
-    given: Path,
-    source: str | None = None,
-    target: str | None = None,
-    splitting: Splitting = Splitting(),  # noqa: B008 - it is frozen
-) -> Foreign:
+def read(given: Path, source: str | None, target: str | None, splitting: Splitting) -> Foreign:
     """Read a model.
 
     Args:
@@ -101,7 +99,7 @@ def read(
     more: dict[str, Any] = {"before": begin}
     if of_transformers and not config["add_source_eos"]:
         model["notes"].append("sources end with </s>, which transformers' tokenizers put there")
-    if of_transformers and len(named) > 1 and words[0] == words[1]:
+    if of_transformers and len(named) >= _SEVERAL and words[0] == words[1]:
         before, first = (
             language_token(flag, language, named)
             for flag, language in zip(("--source", "--target"), pair, strict=True)
@@ -388,18 +386,18 @@ def _words(
     Raises:
         UsageError: a file is missing or damaged, or lacks a special word.
     """
-    both = []
+    both, tokens = [], list[str]()
     for side in ("source", "target"):
         names = [f"{kind}_vocabulary.{end}" for kind in ("shared", side) for end in ("json", "txt")]
         file = next((folder / name for name in names if (folder / name).is_file()), None)
         if file is None:
             raise option_error("DIR", str(folder), f"a folder with one of {', '.join(names)}")
         tokens = _tokens(file)
-        if side == "target" and config["decoder_start_token"] not in tokens:
-            given = config["decoder_start_token"]
-            raise option_error(f"{file}: decoder_start_token", given, "a word of the vocabulary")
         both.append(_renamed(file, tokens, config))
-    return (both[0], both[1]), tokens.index(config["decoder_start_token"])
+    start = config["decoder_start_token"]
+    if start not in tokens:
+        raise option_error(f"{file}: decoder_start_token", start, "a word of the vocabulary")
+    return (both[0], both[1]), tokens.index(start)
 
 
 def _tokens(file: Path) -> list[str]:
@@ -440,22 +438,25 @@ def _text(
     Raises:
         UsageError: a file is missing or another model's, or nothing says how text is split.
     """
-    first, own = splitting.source, {"codes": splitting.codes, "tokenizer": splitting.tokenizer}
+    first, codes, name = splitting.source, splitting.codes, splitting.tokenizer
+    if first is None and splitting.target is not None:
+        raise needs("--sentencepiece-target", str(splitting.target), "--sentencepiece-source")
+    if first is not None and (codes or name) is not None:
+        raise excludes("--sentencepiece-source", str(first), "--bpe-codes and --tokenizer")
+    if name is not None and name not in tokenizers.KINDS:
+        raise option_error("--tokenizer", name, ", ".join(tokenizers.KINDS))
+    if codes is not None:
+        bpe.build("subword_nmt", {"bpe_codes": str(codes)})
     pieces = None if first is None else (first, splitting.target or first)
-    if pieces is None and not any(own.values()):
-        beside = ([folder / name for name in names] for names in _PIECES)
+    if pieces is None and codes is None and name is None:
+        beside = ([folder / own for own in names] for names in _PIECES)
         found = next((files for files in beside if all(f.is_file() for f in files)), None)
         if found is None:
-            raise option_error(
-                "DIR",
-                str(folder),
-                "a model beside source.spm and target.spm, or sentencepiece.model; or give "
-                "--sentencepiece-source, --bpe-codes, or --tokenizer space for text that is split",
-            )
+            allowed = "a model beside source.spm and target.spm, or sentencepiece.model; or give "
+            flags = "--sentencepiece-source, --bpe-codes, or --tokenizer space for split text"
+            raise option_error("DIR", str(folder), allowed + flags)
         pieces = found[0], found[1]
     if pieces is not None:
         for file, known in zip(pieces, words, strict=True):
             check_pieces(file, known, folder)
-    if splitting.codes is not None and not splitting.codes.is_file():
-        raise option_error("--bpe-codes", str(splitting.codes), "a file; there is none")
-    return {"pieces": pieces, **own}
+    return {"pieces": pieces, "codes": codes, "tokenizer": name}
