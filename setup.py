@@ -22,7 +22,10 @@ FAIRSEQ = (TORCH, "fairseq-fixed>=0.12.3.1,<0.13")
 
 
 class BuildWithLibrary(build_py):
-    """Builds the library of native passes too; without it, torch computes them."""
+    """Builds the library of native passes too; without it, torch computes them.
+
+    A wheel has it for every instruction set, an editable install for this CPU's best one.
+    """
 
     def run(self):
         """Build what setuptools builds, and the library."""
@@ -34,7 +37,8 @@ class BuildWithLibrary(build_py):
         spec.loader.exec_module(building)
         folder = ROOT if self.editable_mode else Path(self.build_lib)
         try:
-            building.build_all(folder / "fairseq_paradec/lib")
+            build = building.build_for_this_cpu if self.editable_mode else building.build_all
+            build(folder / "fairseq_paradec/lib")
         except building.NativeUnavailable as error:
             print(f"setup.py: no native library, torch computes passes: {error}", file=sys.stderr)
         if self.editable_mode:
@@ -92,7 +96,7 @@ setup(
     author="the fairseq_paradec authors",
     license="MIT",
     # hashlib.file_digest came with 3.11.
-    python_requires=">=3.11,<3.14",
+    python_requires=">=3.11,<3.15",
     cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelOfAnyPython},
     distclass=PlatformDistribution,
     packages=find_packages(include=["fairseq_paradec", "fairseq_paradec.*"]),
@@ -122,7 +126,7 @@ setup(
         # fairseq's commands, and all that fairseq has to load: the audit, GPUs, training, models
         # that the native library does not know
         "fairseq": [*FAIRSEQ],
-        # draws, of a decoder in Python that samples
+        # ensembles, of a decoder in Python
         "torch": [TORCH],
         # commands that measure and draw: matplotlib 3.11 shapes text, and sets right-to-left
         # scripts from right to left; jinja2 writes pages; rouge-score judges summaries
@@ -185,6 +189,7 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Text Processing :: Linguistic",
     ],

@@ -86,35 +86,6 @@ class Batch:
                 allowed = f"{len(self)}, one for each row of tokens"
                 raise option_error(f"Batch: {name}", len(part), allowed)
 
-    @classmethod
-    def of_sample(
-        cls,
-        sample: dict[str, Any],
-        prefix_tokens: Any = None,
-        constraints: Any = None,
-        bos_token: int | None = None,
-        pad: int = 1,
-    ) -> "Batch":
-        """Return fairseq's batch, and what its search is given beside it, as a Batch.
-
-        Args:
-            sample: with ``net_input`` and, if it has them, ``id`` and ``drafts``: B lists of
-                tokens, earlier outputs of its sentences. Its arrays may be tensors.
-            prefix_tokens: B×P, or None.
-            constraints: as they are.
-            bos_token: the decoder's first input.
-            pad: the padding symbol.
-        """
-        return cls(
-            tokens=_array(sample["net_input"]["src_tokens"]),
-            ids=_array(sample["id"]) if "id" in sample else None,
-            drafts=sample.get("drafts", ()),
-            prefix=None if prefix_tokens is None else _array(prefix_tokens),
-            start=bos_token,
-            constraints=constraints,
-            pad=pad,
-        )
-
     def __len__(self) -> int:
         """Return the number of sentences."""
         return len(self.tokens)
@@ -142,8 +113,3 @@ class Batch:
             constraints=None if self.constraints is None else self.constraints[index],
             hooks=self.hooks.take(index),
         )
-
-
-def _array(given: Any) -> Numbers:
-    """Return an array, or a tensor of any device as one."""
-    return given if isinstance(given, np.ndarray) else given.numpy(force=True)

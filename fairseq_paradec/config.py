@@ -227,9 +227,23 @@ class DecodingConfig:
     unkpen: float = _option(0.0, "subtracted from the score of <unk>", SEARCH, endless=True)
     temperature: float = _option(1.0, "divisor of the logits", SEARCH, least=1e-6)
     sampling: bool = _option(False, "draw outputs instead of searching", SEARCH)
-    sampling_topk: int = _option(-1, "draw from this many tokens", SEARCH, least=-1)
+    sampling_topk: int = _option(
+        -1, "draw from this many of the likeliest tokens; -1: from all", SEARCH, least=-1
+    )
     sampling_topp: float = _option(
-        -1.0, "draw from tokens of this probability", SEARCH, least=-1.0, most=1.0
+        -1.0,
+        "draw from the fewest tokens, the likeliest first, that have this probability together; "
+        "-1: from all",
+        SEARCH,
+        least=-1.0,
+        most=1.0,
+    )
+    seed: int | None = _option(
+        None,
+        "with --sampling: the same seed draws the same, whatever the batches are",
+        SEARCH,
+        least=0,
+        absent="other draws each time",
     )
     match_source_len: bool = _option(False, "outputs as long as sources", SEARCH)
     no_repeat_ngram_size: int = _option(0, "n-grams that occur once at most", SEARCH, least=0)

@@ -38,13 +38,13 @@ EXTRAS: dict[str, str] = {
 
 #: What each extra adds.
 ADDS: dict[str, str] = {
-    "torch": "decoders in Python that sample, or of several models",
+    "torch": "decoders in Python of several models",
     "fairseq": "--audit, GPUs, --engine torch, models that native passes do not know, "
     "training, fairseq's commands",
-    "lab": "commands that measure and draw, with fairseq",
+    "lab": "commands that measure and draw, with fairseq; scores and pictures of benchmarks",
     "train": "scores and curves of training, with fairseq; .po files",
     "images": "images as sequences of tokens, with fairseq",
-    "peers": "engines to compare with, with fairseq",
+    "peers": "engines to compare with: transformers with fairseq, CTranslate2 without",
     "import": "models of Marian",
     "text": "nothing more: a name of earlier versions",
     "serve": "translations over HTTP",
@@ -75,7 +75,7 @@ def named(what: str = "") -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        raise _lacks(what, package, EXTRAS[package]) from error
+        raise lacks(package, what) from error
 
 
 def require(packages: tuple[str, ...], extra: str) -> None:
@@ -86,7 +86,7 @@ def require(packages: tuple[str, ...], extra: str) -> None:
     """
     for package in packages:
         if not is_installed(package):
-            raise _lacks("", package, extra)
+            raise lacks(package, extra=extra)
 
 
 def is_installed(package: str) -> bool:
@@ -102,7 +102,13 @@ def lacking(extra: str) -> list[str]:
     return [name for name, own in EXTRAS.items() if own == extra and not is_installed(name)]
 
 
-def _lacks(what: str, package: str, extra: str) -> UsageError:
-    """Return the error of a package that is missing."""
+def lacks(package: str, what: str = "", extra: str | None = None) -> UsageError:
+    """Return the error of a package that is missing.
+
+    Args:
+        package: its name.
+        what: the flag or file that needs it; empty: the command.
+        extra: that brings it; None: that of ``EXTRAS``.
+    """
     subject = f"{what} needs" if what else "needs"
-    return UsageError(f"{subject} {package}; install fairseq_paradec[{extra}]")
+    return UsageError(f"{subject} {package}; install fairseq_paradec[{extra or EXTRAS[package]}]")

@@ -210,6 +210,10 @@ _ENTRIES = (
         name="greedy",
         summary="fairseq's --beam 1 on this plugin's decoder",
         decoder=".greedy.GreedyDecoder",
+        reads=("sampling",),
+        exact=Exact(
+            "yes; with --sampling, outputs of the distribution of fairseq's", lambda config: True
+        ),
         candidates=variants.plain,
     ),
     Method(

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from .batch import Numbers
 from .records import PassRecord
 
@@ -21,6 +23,7 @@ class Row:
         tokens: the committed tokens.
         scores: the verifier's log-probability of each committed token.
         passes: one record per decoder pass of this row.
+        stream: random numbers of its own, for sampling.
         finished: whether the last committed token is ``</s>``.
         on_pass, on_finish, admit: the batch's hooks (see ``batch.py``) for the row, of rows instead
             of hypotheses and batches; ``admit`` is the same of all rows.
@@ -34,6 +37,7 @@ class Row:
     tokens: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     passes: list[PassRecord] = field(default_factory=list)
+    stream: np.random.Generator | None = None
     finished: bool = False
     on_pass: Callable[[Sequence[PassRecord]], None] | None = None
     on_finish: "Callable[[Row], None] | None" = None

@@ -42,7 +42,12 @@ class Parser(argparse.ArgumentParser):
 
     ``set_defaults(fails=...)`` says when the command's exit status is 1, and ``intermixed=True``
     that a list of words may have flags between them.
+
+    Attributes:
+        note: what the help says last; empty: nothing.
     """
+
+    note = ""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**({"formatter_class": _Help} | given))
@@ -77,8 +82,9 @@ class Parser(argparse.ArgumentParser):
                     yield from parser._flags()
 
     def format_help(self) -> str:
-        """As argparse, with the exit statuses."""
-        return f"{super().format_help()}\n{exit_statuses(self.get_default('fails'))}\n"
+        """As argparse, with the exit statuses, and the note."""
+        note = f"{textwrap.fill(self.note, 78)}\n" if self.note else ""
+        return f"{super().format_help()}\n{exit_statuses(self.get_default('fails'))}\n{note}"
 
     def print_help(self, file: Any = None) -> None:
         """As argparse, which would not say that a disk is full."""

@@ -12,6 +12,7 @@ import argparse
 import gc
 import importlib.util
 import sys
+import textwrap
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -28,7 +29,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "score": "score given translations: log-probabilities by line or token",
         "serve": "serve translations over HTTP, and a page that shows the passes",
         "doctor": "tell what a checkpoint is, and which decoders fit it",
-        "demo": "compare all decoders on 100 sentences: passes, times, outputs",
+        "demo": "compare our decoders on 100 sentences: passes, times, outputs",
         "benchmark": "time, judge and count any decoders on a test set, by presets",
         "profile": "measure passes, drafts, modules, threads, clients, a start and more",
     },
@@ -54,12 +55,18 @@ GROUPS: dict[str, dict[str, str]] = {
 
 #: Commands that measure or draw: they need the packages of the extra ``[lab]``, and say so before
 #: they begin to work.
-LAB = frozenset("demo benchmark profile trace analyse report papers images".split())
+LAB = frozenset("profile trace analyse report papers images".split())
+
+#: By command, the packages that it needs beside the core's, and the extra that brings them.
+NEEDS: dict[str, tuple[tuple[str, ...], str]] = {
+    **dict.fromkeys(LAB, (extras.LAB, "lab")),
+    "serve": (extras.SERVE, "serve"),
+    "train": (("fairseq",), "train"),
+    "train-drafter": (("fairseq",), "train"),
+    **dict.fromkeys(("average", "shrink", "widen", "distill"), (("fairseq",), "fairseq")),
+}
 
 COMMANDS = tuple(name for group in GROUPS.values() for name in group)
-
-#: A word that stands for a command with some of its arguments.
-SHORT = {"demo": ("benchmark", "--preset", "demo")}
 
 
 def overview() -> str:
@@ -72,7 +79,20 @@ def overview() -> str:
     for title, commands in GROUPS.items():
         lines += [f"{title}:", *(f"  {name:{width}}  {text}" for name, text in commands.items())]
     lines.append(arguments.exit_statuses("a check failed, as its help says"))
+    missing: dict[str, list[str]] = {}
+    for name in COMMANDS:
+        if lacking(name):
+            missing.setdefault(NEEDS[name][1], []).append(name)
+    for extra, names in missing.items():
+        note = f"not installed here: fairseq_paradec[{extra}], for {', '.join(names)}"
+        lines.append(textwrap.fill(note, 78))
     return "\n".join(lines)
+
+
+def lacking(name: str) -> list[str]:
+    """Return the packages that a command needs and that are not installed."""
+    packages, _ = NEEDS.get(name, ((), ""))
+    return [package for package in packages if not extras.is_installed(package)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,7 +115,7 @@ FOLDERS = ("cli", "training.commands", "lab.commands", "images.commands")
 
 def find(name: str) -> ModuleType:
     """Return the module of a command."""
-    package, name = __package__.rpartition(".")[0], SHORT.get(name, (name,))[0]
+    package = __package__.rpartition(".")[0]
     for folder in FOLDERS:
         module = f"{package}.{folder}.{name.replace('-', '_')}"
         spec = importlib.util.find_spec(module)
@@ -109,9 +129,12 @@ def parse(words: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     module = find(words[0])
     parser = arguments.Parser(prog=f"paradec {words[0]}", description=module.__doc__)
     module.declare(parser)
+    if lacks := lacking(words[0]):
+        extra = NEEDS[words[0]][1]
+        parser.note = f"needs fairseq_paradec[{extra}]; not installed here: {', '.join(lacks)}"
     takes_flags = parser.get_default("flags") is not None
     end = words.index("--") if takes_flags and "--" in words else len(words)
-    args = parser.parse_args([*SHORT.get(words[0], ())[1:], *words[1:end]])
+    args = parser.parse_args(words[1:end])
     if takes_flags:
         args.flags = words[end + 1 :]
     args.argv = words

@@ -2,7 +2,7 @@
 
 SOURCE and TARGET are files of plain text, a sentence a line; the text is processed as paradec
 translate does it. A line of output is the mean log-probability (natural) of a translation's tokens,
-with </s>, as fairseq-generate --score-reference has it. Where there is nothing to score it is
+with </s>; fairseq-generate --score-reference prints it to base 2. Where nothing is scored it is
 empty, and a warning says why.
 """
 

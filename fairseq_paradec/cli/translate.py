@@ -26,7 +26,10 @@ if TYPE_CHECKING:  # it takes seconds to load
     from ..translator.translator import Translator
 
 #: Flags of fairseq's search that this command has.
-SEARCH = ("beam", "lenpen", "min_len", "max_len_a", "max_len_b")
+SEARCH = (
+    *("beam", "lenpen", "min_len", "max_len_a", "max_len_b", "temperature"),
+    *("sampling", "sampling_topk", "sampling_topp", "seed"),
+)
 #: A FILE that is standard input: "-", while "./-" is a file.
 STDIN = None
 
@@ -79,7 +82,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--nbest",
         metavar="N",
         type=number,
-        help="print the N best outputs of each line, best first; --beam is N or more (default: 1)",
+        help="print the N best outputs of each line, best first; --beam is N or more; with "
+        "--sampling N draws (default: 1)",
     )
     add(
         "--scores",
@@ -98,15 +102,19 @@ def declare(parser: argparse.ArgumentParser) -> None:
     machines.declare(corpus)
     search = parser.add_argument_group("fairseq's flags of the search").add_argument
     for name in SEARCH:
-        option = ALL[name]
-        search(flag(name), type=option.kind, help=f"{option.help} (default: {option.default:g})")
+        option, text = ALL[name], ALL[name].help
+        if option.kind is bool:
+            search(flag(name), action="store_true", help=text)
+            continue
+        usual = option.absent if option.default is None else f"{option.default:g}"
+        search(flag(name), type=option.kind, help=f"{text} (default: {usual})")
     decode = parser.add_argument_group("flags of decoding").add_argument
     for name, option in OPTIONS.items():
         text = flag_help(name).replace("%", "%%")
         if name == "decoding":
             text += (
-                " (default: auto_fast, which measures; self_draft for one --text; auto for a model "
-                "that only its own method decodes)"
+                " (default: auto_fast, which measures; self_draft for one --text; greedy with "
+                "--sampling; auto for a model that only its own method decodes)"
             )
         if option.kind is bool:
             decode(flag(name), action="store_true", help=text)
@@ -175,7 +183,7 @@ def print_translations(args: argparse.Namespace) -> None:
     options, nbest = given_options(args), args.nbest or 1
     if len(args.text or ()) == 1:
         options = translator.of_one_sentence(options)
-    if nbest > 1:
+    if nbest > 1 and not args.sampling:
         decoder = translator.generator({name: options[name] for name in options if name in ALL})
         beam = getattr(decoder, "beam_size", decoder.config.beam)  # fairseq's own search has none
         if beam < nbest:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from ..engine.native.drafts import NativeDrafting
+from ..engine.sampling import Drawing, chances
 from ..records import PassRecord
 from ..row import Row
 from ..token_rules import Best, Positions, Sampling, Scored, TokenRules, starts_of
@@ -261,10 +262,9 @@ def _score(
         num_scored = num_to_score(drafts, rules.eos)
     draft = _rectangle(drafts, rules.pad) if whole else None  # B×K
     if sampling is not None:
-        from ..engine.torch.sampling import choose_by_draws
-
         assert draft is not None
-        scored = choose_by_draws(scorer, hidden, at, sampling, draft, drawn_from)
+        drawing = Drawing(sampling, chances(rows, num_scored), draft, drawn_from)
+        scored = cast("Scorer", scorer).draw(hidden, at, drawing)
     details = None
     if record_tokens:
         chosen, best = scorer.choose_traced(hidden, at, draft)

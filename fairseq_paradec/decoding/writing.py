@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine.chunk import ChunkScorer, pick
+from ..engine.sampling import chances
 from ..row import Row
 from ..token_rules import Sampling, TokenRules, starts_of
 
@@ -17,8 +18,8 @@ class Text(NamedTuple):
     tokens: list[list[int]]  # B lists
     # B lists of their log-probabilities, or of scores that are not normalised
     scores: list[list[float]]
-    # K tensors of B×N, the distributions that tokens were drawn from, all 0 after a shorter row;
-    # None: no token was drawn
+    # K arrays or tensors of B×N, the distributions that tokens were drawn from, all 0 after a
+    # shorter row; None: no token was drawn
     probs: list[Any] | None = None
 
     @property
@@ -73,16 +74,16 @@ def write(
     hidden = read_rows(scorer, rows, rules)  # B×1×D
     written: list[list[int]] = [[] for _ in rows]
     scores: list[list[float]] = [[] for _ in rows]
-    drawn_from: list[Any] = []  # tensors of B×N
+    drawn_from: list[Any] = []  # of B×N
     starts = starts_of(rows)
     live = [b for b, count in enumerate(counts) if count > 0]
     while True:
         if sampling is None:
             scored = projection.draft(hidden, rules.at(rows, starts), normalised)
         else:
-            from ..engine.torch.sampling import draw_draft
-
-            scored, probs = draw_draft(projection, hidden, rules.at(rows, starts), sampling)
+            chance = chances(rows, [int(b in live) for b in range(len(rows))])
+            at = rules.at(rows, starts)
+            scored, probs = projection.draw_draft(hidden, at, sampling, chance)
             probs[[b for b in range(len(rows)) if b not in live]] = 0.0
             drawn_from.append(probs)
         for b in live:

@@ -23,6 +23,7 @@ from .native.packing import Packed, packed, save_packed
 from .native.passes import native_write
 from .native.scoring import NativePasses
 from .native.stack import FORMS
+from .sampling import Drawing
 from .settings import Engine
 
 log = logging.getLogger(__name__)
@@ -264,6 +265,11 @@ class ChunkScorer:
         """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
         best: Best = self.projection.best(hidden, at, count)
         return best
+
+    def draw(self, hidden: Any, at: Positions, drawing: Drawing) -> Scored:
+        """Draw the next token at every position; see ``sampling.choose_by_draws``."""
+        drawn: Scored = self.projection.draw(hidden, at, drawing)
+        return drawn
 
     def writes(self, projection: Any) -> bool:
         """Return whether ``write`` knows this model and projection."""

@@ -10,6 +10,7 @@ from ..extras import named
 from ..token_rules import Best, Positions, Scored
 from .chunk import PLAIN, ChunkScorer
 from .masks import Mask
+from .sampling import Drawing
 from .settings import Engine
 
 
@@ -43,6 +44,10 @@ class Scorer(Protocol):
 
     def best(self, hidden: Any, at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
+        ...
+
+    def draw(self, hidden: Any, at: Positions, drawing: Drawing) -> Scored:
+        """Draw the next token at every position; see ``sampling.choose_by_draws``."""
         ...
 
     def keep(self, lengths: Sequence[int]) -> None:

@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..batch import Batch, Numbers
+import numpy as np
+
+from ..batch import Batch, Hooks, Numbers
 from ..config import DecodingConfig
 from ..decoding.acceptance import ExactMatch
 from ..decoding.given import GivenDrafter
@@ -24,7 +26,6 @@ from ..engine.native.drafts import native_drafts
 from ..engine.scorers import Scorer, build_scorer
 from ..engine.settings import Engine
 from ..errors import UsageError, excludes, nan_error, option_error
-from ..extras import named
 from ..forks import computing
 from ..model_checks import attends_locally
 from ..records import Record
@@ -43,8 +44,6 @@ class Context(NamedTuple):
     sources: Any = None
     drafter: Any = None  # the loaded drafter or heads of ``--drafter-path``; None: there is none
     tokens_to_suppress: Sequence[str] = ()  # symbols that are never chosen
-    # numbers of symbols that fairseq's commands do not print
-    symbols_to_strip_from_output: Set[int] | None = None
 
 
 def of_torch(name: str) -> contextlib.AbstractContextManager[Any]:
@@ -83,7 +82,7 @@ class Turns:
 class Decoder(abc.ABC):
     """Decodes batches by one method; a subclass says how.
 
-    ``build_decoder`` makes one. fairseq's commands call ``generate``, as of their own search.
+    ``build_decoder`` makes one. fairseq's commands have a generator around it.
 
     Args:
         models: one model, or several as an ensemble.
@@ -100,8 +99,6 @@ class Decoder(abc.ABC):
             model.eval()  # returns None for a model that is prepared for inference
         self.words, self.sources = context.words, context.sources
         self.pad, self.unk, self.eos = self.words.pad(), self.words.unk(), self.words.eos()
-        strip = context.symbols_to_strip_from_output or ()
-        self.symbols_to_strip_from_output = {*strip, self.eos}
         symbols = {self._number_of(symbol) for symbol in context.tokens_to_suppress}
         self.suppressed = tuple(sorted(symbols))
         if self.eos in self.suppressed:
@@ -115,10 +112,9 @@ class Decoder(abc.ABC):
         self.max_len = min(model.max_decoder_positions() for model in models)
         self.sampling: Sampling | None = None
         if config.sampling:
-            with named("--sampling"):
-                import torch  # noqa: F401  (it draws)
-
             self.sampling = Sampling(config.sampling_topk, config.sampling_topp)
+        self.draws = config.nbest if config.sampling else 1  # outputs of a sentence
+        self._unnumbered = 0  # sentences without a number that outputs were drawn of
         self.helper: Any = None  # the drafter or heads of another checkpoint
         self.engine = Engine(config.engine_dtype, config.engine)
         self.scorer = self.make_scorer(models)
@@ -178,6 +174,8 @@ class Decoder(abc.ABC):
         )
         if self.sampling is not None:
             fields["sampling"] = asdict(self.sampling) | {"temperature": self.config.temperature}
+            if self.config.seed is not None:
+                fields["sampling"]["seed"] = self.config.seed
         return fields
 
     def _prepare(self, rows: Sequence[Row], source: Numbers, rules: TokenRules) -> Any:
@@ -219,6 +217,8 @@ class Decoder(abc.ABC):
     def decode(self, batch: Batch) -> list[list[dict[str, Any]]]:
         """Decode one batch.
 
+        Where several outputs of a sentence are drawn, the batch's hooks are not called.
+
         Returns:
             B lists of hypotheses, as fairseq's, of arrays.
 
@@ -228,13 +228,15 @@ class Decoder(abc.ABC):
         if batch.constraints is not None:
             raise option_error("--constraints", "constraints", "none with this --decoding")
         with computing(), self._turns, of_torch("no_grad"):
-            return self._decode_alone(batch)
-
-    def generate(
-        self, models: Sequence[Any], sample: dict[str, Any], **more: Any
-    ) -> list[list[dict[str, Any]]]:
-        """Decode one batch; what fairseq calls. The models are those of the decoder."""
-        return self.decode(Batch.of_sample(sample, pad=self.pad, **more))
+            if self.draws == 1:
+                return self._decode_alone(batch)
+            rows = [b for b in range(len(batch)) for _ in range(self.draws)]
+            drawn = self._decode_alone(replace(batch.take(rows), hooks=Hooks()))
+        best_first = sorted(
+            zip(rows, drawn, strict=True), key=lambda of: (of[0], -of[1][0]["score"])
+        )
+        hypos = [hypo for _, (hypo,) in best_first]
+        return [hypos[first : first + self.draws] for first in range(0, len(hypos), self.draws)]
 
     def _decode_alone(self, batch: Batch) -> list[list[dict[str, Any]]]:
         """Decode one batch; see ``decode``."""
@@ -299,6 +301,26 @@ class Decoder(abc.ABC):
         self._refuse_nan([row])
         on_finish(self._hypothesis(row))
 
+    def _streams(self, batch: Batch) -> list[np.random.Generator | None]:
+        """Return random numbers for each row, if outputs are drawn.
+
+        With a seed they depend on that, on the sentence's number, and on which of its draws it is.
+        Without, numpy's global random numbers say what they are; fairseq's ``--seed`` sets these.
+        """
+        if self.sampling is None:
+            return [None] * len(batch)
+        seed = self.config.seed
+        key = np.random.randint(1 << 32, size=4).tolist() if seed is None else [seed]
+        if batch.ids is not None:
+            numbers = batch.ids.tolist()
+        else:
+            first, self._unnumbered = self._unnumbered, self._unnumbered + len(batch)
+            numbers = [first + row // self.draws for row in range(len(batch))]
+        return [
+            np.random.default_rng([*key, number, row % self.draws])
+            for row, number in enumerate(numbers)
+        ]
+
     def _make_rows(self, batch: Batch) -> list[Row]:
         """Make the rows of a batch, each with its own length limit.
 
@@ -314,11 +336,12 @@ class Decoder(abc.ABC):
                     allowed = f"numbers of the dictionary's {len(self.words)} words"
                     raise option_error("Batch: prefix", int(token), allowed)
         prefixes = [[] for _ in batch.tokens] if batch.prefix is None else batch.prefix.tolist()
+        streams = self._streams(batch)
         for index, (tokens, prefix) in enumerate(zip(batch.tokens.tolist(), prefixes, strict=True)):
             source = [token for token in tokens if token != self.pad]
             wanted = int(config.max_len_a * len(source) + config.max_len_b)
             limit = min(max(wanted, config.min_len), self.max_len - 1)
-            row = Row(index, source, limit, prefix)
+            row = Row(index, source, limit, prefix, stream=streams[index])
             if batch.drafts:
                 row.given = list(batch.drafts[index])
             if hooks.on_pass:

@@ -69,6 +69,8 @@ def _checked(given: dict[str, Any]) -> DecodingConfig:
     if decoding not in DECODINGS:
         raise option_error("--decoding", decoding, ", ".join(DECODINGS))
     _check_belong_to(decoding, given)
+    if _draws_outputs(decoding, given):
+        del given["beam"]
     check_values({name: value for name, value in given.items() if name != "decoding"})
     for name in ("stats_file", "trace_file"):
         if name in given and not is_report(given[name]):
@@ -91,6 +93,12 @@ def _checked(given: dict[str, Any]) -> DecodingConfig:
     return DecodingConfig(**{**usual, **given}, given=frozenset(given))
 
 
+def _draws_outputs(decoding: str, given: Mapping[str, Any]) -> bool:
+    """Return whether a beam is fairseq's way to ask for several draws: it equals ``nbest``."""
+    samples = decoding in METHODS and METHODS[decoding].samples and given.get("sampling")
+    return bool(samples) and given.get("beam") == given.get("nbest", 1)
+
+
 def for_models(config: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
     """Return what ``--decoding auto`` means for these models; another config as it is.
 
@@ -101,25 +109,36 @@ def for_models(config: DecodingConfig, models: Sequence[Any]) -> DecodingConfig:
     if config.decoding != "auto":
         return config
     own = own_decoding(models)
+    if own is not None:
+        return as_method(config, own)
+    check_auto({name: getattr(config, name) for name in FLAGS_OF_AUTO if config.is_given(name)})
+    return config
+
+
+def as_method(config: DecodingConfig, decoding: str) -> DecodingConfig:
+    """Return the options that a config of ``--decoding auto`` was given as a method's.
+
+    Raises:
+        UsageError: an option does not belong to the method.
+    """
     given = {name: getattr(config, name) for name in ALL if config.is_given(name)}
-    if own is None:
-        check_auto({name: given.get(name) for name in FLAGS_OF_AUTO})
-        return config
-    return _checked(given | {"decoding": own})
+    return _checked(given | {"decoding": decoding})
 
 
 def native_decoding(options: Mapping[str, Any], models: Sequence[Any]) -> Any:
     """Return the decoding of options, by native passes where that is possible.
 
-    It is ``multiword_beam`` for fairseq's own search, with its tokens and scores: of ``beam``, and
-    of ``auto`` for models that have no method of their own. A rule that fairseq's search alone has
-    keeps it as it is.
+    Fairseq's own search, of ``beam``, and of ``auto`` for models that have no method of their own,
+    is ``multiword_beam`` with its tokens and scores; if it samples, it is ``greedy``, whose draws
+    have its distribution. A rule that fairseq's search alone has keeps it as it is.
     """
     decoding = options.get("decoding")
     stock = decoding == "beam" or (decoding == "auto" and own_decoding(models) is None)
-    own = (*OTHER_SEARCH, "audit")  # an audit is refused by the name that was given
-    usual = all(options.get(name) in (None, ALL[name].default) for name in own)
-    return "multiword_beam" if stock and usual else decoding
+    samples = ("sampling", "sampling_topk", "sampling_topp") if options.get("sampling") else ()
+    own = {*OTHER_SEARCH, "audit"} - {*samples}  # an audit is refused by the name that was given
+    if not stock or any(options.get(name) not in (None, ALL[name].default) for name in own):
+        return decoding
+    return "greedy" if samples else "multiword_beam"
 
 
 def as_trained(config: DecodingConfig, drafts: Any) -> DecodingConfig:
@@ -214,7 +233,8 @@ def check_search(config: DecodingConfig) -> None:
         value = getattr(config, name)
         off = not value or (isinstance(value, (int, float)) and value < 0)
         lists = method.reads_beam(config) and config.latency_budget_ms is None
-        can = {"nbest": lists, "sampling": method.samples}
+        draws = method.samples and config.sampling
+        can = {"nbest": lists or draws, "sampling": method.samples}
         if can.get(name, False):
             continue
         if not off and value != idle:
@@ -223,9 +243,7 @@ def check_search(config: DecodingConfig) -> None:
         _check_nbest(config)
     if config.sampling:
         _check_sampling(config)
-    elif config.sampling_topk >= 0 or config.sampling_topp >= 0:
-        name = "sampling_topk" if config.sampling_topk >= 0 else "sampling_topp"
-        raise needs(flag(name), getattr(config, name), "--sampling")
+    _check_of_sampling(config)
     if not method.reads_beam(config) and config.is_given("beam") and config.beam != 1:
         beams = ", ".join(name for name, method in METHODS.items() if "beam" in method.reads)
         needed = f"--decoding beam or another that reads it ({beams})"
@@ -250,9 +268,10 @@ def check_stock(config: DecodingConfig) -> None:
         raise option_error("--print-alignment", config.print_alignment, "hard, soft")
     if config.sampling and config.nbest != config.beam:
         raise UsageError("--sampling by fairseq's search needs --beam 1, or N with --nbest N")
-    for name in ("sampling_topk", "sampling_topp"):
-        if getattr(config, name) >= 0 and not config.sampling:
-            raise needs(flag(name), getattr(config, name), "--sampling")
+    _check_of_sampling(config)
+    if config.seed is not None:
+        others = f"--decoding {' or '.join(_SAMPLERS)}; fairseq's search draws by torch's seed"
+        raise needs("--seed", config.seed, others)
     groups = config.diverse_beam_groups
     if groups > 0 and config.beam % groups:
         allowed = f"a divisor of --beam ({config.beam})"
@@ -286,6 +305,14 @@ def cannot_honour(config: DecodingConfig, name: str, value: object, allowed: str
     )
 
 
+def _check_of_sampling(config: DecodingConfig) -> None:
+    """Refuse options of sampling without it."""
+    for name in ("sampling_topk", "sampling_topp", "seed"):
+        value = getattr(config, name)
+        if value is not None and value >= 0 and not config.sampling:
+            raise needs(flag(name), value, "--sampling")
+
+
 def _check_sampling(config: DecodingConfig) -> None:
     """Refuse options that contradict sampling."""
     for name, idle, why in (
@@ -293,6 +320,6 @@ def _check_sampling(config: DecodingConfig) -> None:
         ("audit", False, "whose outputs are not greedy's"),
         ("draft_tree", None, "whose drafts are drawn, one for each sentence"),
     ):
-        given = getattr(config, name)
-        if given != idle:
+        given, reads = getattr(config, name), METHODS[config.decoding].reads
+        if given != idle and name in (*reads, "audit"):
             raise excludes(flag(name), given, f"--sampling, {why}")

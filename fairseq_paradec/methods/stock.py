@@ -45,7 +45,6 @@ class StockDecoder:
             context.words,
             config,
             tokens_to_suppress=tuple(context.tokens_to_suppress),
-            symbols_to_strip_from_output=context.symbols_to_strip_from_output,
         )
         self._counted = count_passes(self.search, self.models)
         self._turns = Turns()

@@ -3,10 +3,10 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,8 @@ PACKED_ALONE = "torch's weights; this model folder holds them packed alone"
 HEADS = "decoder.heads."
 
 
-class HeadWeights(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
     """Prediction heads on their own."""
 
     record: Heads
@@ -201,9 +202,9 @@ class Model:
         """Whether it is prediction heads alone."""
         return all(name.startswith(HEADS) for name in self.weights)
 
-    @property
+    @cached_property
     def block_heads(self) -> HeadWeights | None:
-        """Its prediction heads, or None."""
+        """Its prediction heads, always the same, or None; a module's are of the module itself."""
         record = self.architecture.heads
         if record is None:
             return None

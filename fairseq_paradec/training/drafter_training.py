@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ..errors import option_error
+from ..translator.batches import from_short_to_long
 from . import schedule
 from .checkpoints import average, last_checkpoints, repair
 from .commands.shrink import alone, plain_config, shrink
@@ -73,14 +74,13 @@ class Training(NamedTuple):
         Returns:
             The seconds of an update, and the bytes of a checkpoint.
         """
-        from ..plugin.tasks.loading import by_length
         from .trainee import Trainee
 
         flags = ["-s", pair[0], "-t", pair[1], *self.flags(self.length(tokens))]
         trainee = Trainee(str(folder), KINDS[self.kind][0], flags, self.device)
         trainee.task.load_dataset("valid")
         lines = trainee.task.dataset("valid")
-        order = by_length(lines)
+        order = from_short_to_long(lines)
         middle = order[len(order) // 4 : len(order) - len(order) // 4]
         wanted = min(self.usual.batch, tokens) // self.pieces
         often = 1 + wanted // int(lines.tgt_sizes[middle].sum())

@@ -1,6 +1,7 @@
 """Sentences of like length side by side, as fairseq-interactive puts them together."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -53,3 +54,16 @@ def by_length(
     for place, sentence in enumerate(sentences):
         if len(sentence) > alone:
             yield collate(sentences, [place])
+
+
+def from_short_to_long(dataset: Any) -> list[int]:
+    """Return the numbers of a subset's sentences, from short to long.
+
+    Sentences of equal length keep the order of the data; fairseq shuffles them, unless the subset
+    is called ``test``.
+    """
+    sizes, targets = dataset.src_sizes, dataset.tgt_sizes
+    numbers = range(len(sizes))
+    if targets is None:
+        return sorted(numbers, key=sizes.__getitem__)
+    return sorted(numbers, key=lambda i: (sizes[i], targets[i]))

@@ -182,9 +182,8 @@ class CoreModels:
         if own.decoding in STOCK_DECODINGS:
             rules = [flag(n) for n in OTHER_SEARCH if getattr(own, n) != ALL[n].default]
             return " ".join(["--decoding", own.decoding, *rules[:1]])
-        for name in ("sampling", "latency_budget_ms"):  # fairseq's search takes part
-            if getattr(own, name) not in (None, False):
-                return flag(name)
+        if own.latency_budget_ms is not None:  # fairseq's search takes part
+            return "--latency-budget-ms"
         for name in ("engine_dtype", "drafter_dtype"):
             if (form := getattr(own, name)) is not None and form not in FORMS:
                 return f"{flag(name)} {form}"

@@ -17,7 +17,7 @@ class Translation(NamedTuple):
         accepted: tokens of its draft that the output took, ``</s>`` counted; 0 without a draft.
         rejected: the draft's other tokens.
         tokens: of the output, with ``</s>``.
-        others: the next best outputs of a beam search, as plain text, best first.
+        others: the next best outputs of a beam search, or further draws, as plain text, best first.
         other_scores: their scores.
     """
 

@@ -187,7 +187,8 @@ class Translator:
             buffer_size: lines that are sorted by length together.
             drafts: for each line an earlier translation of it, or of one that is nearly the same;
                 an empty text: there is none. They change passes, and no output.
-            others: so many of the next best outputs of a beam search are returned, too.
+            others: so many of the next best outputs of a beam search are returned, too; with
+                ``sampling`` so many further draws, the best of all first.
             on_pass: for each line who is told its passes; the decoder then keeps what a trace
                 needs, which takes time. None: nobody is.
             on_finish: for each line who is told what became of it, if that is known before the
@@ -214,7 +215,7 @@ class Translator:
         for name, some in (("on_pass", on_pass), ("on_finish", on_finish)):
             if some is not None and not isinstance(some, Sequence):
                 raise option_error(name, some, "a list, with one for each line of text")
-        generator = self.generator(options, on_pass is not None)
+        generator = self.generator(options, on_pass is not None, others)
         if drafts is not None:
             named = {**self.folder.settings, **options}.get("decoding")
             refuse_drafts(generator, generator.config, named)
@@ -314,16 +315,26 @@ class Translator:
             yield document.join([None if result.problem else result.text for result in results])
 
     @computing()
-    def generator(self, options: dict[str, Any], traced: bool = False) -> Any:
-        """Return the generator of some options; it is built once, as auto_fast measures once."""
-        key = repr((sorted(options.items()), traced))
+    def generator(self, options: dict[str, Any], traced: bool = False, others: int = 0) -> Any:
+        """Return the generator of some options; it is built once, as auto_fast measures once.
+
+        Args:
+            options: see ``results``.
+            traced: whether passes are told.
+            others: further outputs of a sentence, which are drawn if options say so.
+        """
+        draws = 1 + others if options.get("sampling") else 1
+        key = repr((sorted(options.items()), traced, draws))
         if key not in self._generators:
             options = {**self.folder.settings, **options}
             refuse_unknown("translate()", options, ALL)
             for name in UNREAD:
                 if options.get(name, ALL[name].default) not in (ALL[name].default, False):
                     raise UsageError(f"{name}: translate() gives one text a sentence, without it")
-            options["decoding"] = decoding = options.get("decoding") or self.usual("auto_fast")
+            usual = "greedy" if options.get("sampling") else "auto_fast"
+            options["decoding"] = decoding = options.get("decoding") or self.usual(usual)
+            if draws > 1:
+                options["nbest"] = draws
             if self._core is not None:
                 options["decoding"] = native_decoding(options, [self._core.model])
             method = METHODS.get(decoding) if isinstance(decoding, str) else None
@@ -356,7 +367,8 @@ class Translator:
         Where ``auto_fast`` would choose, and native passes decode: ``self_draft``.
         """
         given = {**self.folder.settings, **options}
-        chosen = {"decoding", "engine", "engine_dtype", *METHODS["auto_fast"].reads} - {"beam"}
+        chosen = {"decoding", "engine", "engine_dtype", "sampling", *METHODS["auto_fast"].reads}
+        chosen -= {"beam"}
         if self._core is None or not chosen.isdisjoint(given):
             return options
         return options | {"decoding": self.usual("self_draft")}

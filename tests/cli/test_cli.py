@@ -1,10 +1,9 @@
 """The commands: what they say, their exit status, and that they notice a wrong output.
 
-The demo and lossless run in this process, on a few sentences of the demo.
+Lossless runs in this process, on a few sentences of the demo.
 """
 
 import json
-import logging
 import re
 import shlex
 from pathlib import Path
@@ -27,20 +26,24 @@ OUT = ["--out", "never-written.json"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["demo", "no/such"], ["DATA", "'no/such'", "fairseq-preprocess"]),
-        (["demo", str(DEMO), "--path", "setup.py"], ["--path", "setup.py", "checkpoint"]),
         (
-            ["demo", str(DEMO), "--decoder", "assisted --drafter-path no.pt"],
+            ["benchmark", "no/such", *LOSSLESS[4:], *OUT],
+            ["DATA", "'no/such'", "fairseq-preprocess"],
+        ),
+        (
+            [*LOSSLESS[:-1], "setup.py", *OUT],
+            ["--path", "setup.py", "checkpoint"],
+        ),
+        (
+            [*LOSSLESS, *OUT, "--preset", "times", "--decoder", "assisted --drafter-path no.pt"],
             ["--drafter-path", "'no.pt'"],
         ),
-        (["demo"], ["DATA", "data-bin/demo-small.en-de in a checkout"]),
-        (["demo", "--timed", "4"], ["--timed 4 excludes --preset demo"]),
+        ([*LOSSLESS, *OUT, "--timed", "4"], ["--timed 4 excludes --preset lossless"]),
+        ([*LOSSLESS, *OUT, "--", "--beam", "4"], ["-- excludes --preset lossless"]),
         (
             [*LOSSLESS, *OUT, "--decoder", "pgj", "--sweep", "block-size=3"],
             ["--sweep: got 'block-size'", "drafter-path", "with --preset lossless"],
         ),
-        (["demo", str(DEMO), "--sweep", "beam=2"], ["--sweep excludes --preset demo"]),
-        (["demo", "--", "--beam", "4"], ["-- excludes --preset demo"]),
         (
             ["benchmark", *LOSSLESS[1:2], *LOSSLESS[4:], *LOSSLESS[4:], *OUT],
             ["--path", "model.pt", "one; others in a --decoder"],
@@ -78,9 +81,6 @@ OUT = ["--out", "never-written.json"]
 )
 def test_a_mistake_is_named(arguments, words, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(
-        "fairseq_paradec.lab.measure.presets.DEMO_DATA", Path("site-packages/data-bin")
-    )
     assert main.main(arguments) == 2
     captured = capsys.readouterr()
     assert all(word in captured.err.splitlines()[-1] for word in words), captured.err
@@ -140,42 +140,6 @@ def test_every_module_with_a_parser_is_a_command():
     files = Path(main.__file__).parent.glob("*.py")
     modules = {path.stem for path in files if "\ndef run(args" in path.read_text(encoding="utf-8")}
     assert modules <= {name.replace("-", "_") for name in main.COMMANDS}
-
-
-@pytest.mark.slow
-def test_the_demo_compares_all_decoders(capsys):
-    few = ("--sentences", "6", "--text", "A dog runs.")
-    assert main.main(["demo", str(DEMO), *few]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    rule = next(i for i, line in enumerate(lines) if set(line) == {"-"})
-    cells = [re.split(r"\s{2,}", line) for line in lines[rule + 1 : lines.index("", rule)]]
-    table = {row[0]: row[1:] for row in cells}
-    assert logging.root.manager.disable == logging.NOTSET  # as it was
-    jacobi = ["pj", "pgj block 5", "hgj block 5", "hgj sliding 5"]
-    exact = ["greedy", *jacobi, "gad", "assisted", "self_draft", "blockwise"]
-    assert list(table) == [
-        "fairseq beam 5",
-        "fairseq greedy",
-        *exact[:-3],
-        "gad_pp top-3, 1.0",
-        *exact[-3:],
-        "own beam 5",
-        "ibdecoder beam 5",
-        "ibdecoder+SA beam 5",
-    ]
-    assert {table[name][4] for name in ("fairseq greedy", *exact)} == {"6/6"}
-    assert table["own beam 5"][:2] == table["fairseq beam 5"][:2]
-    assert table["ibdecoder beam 5"][4] == "other model"
-    assert float(table["gad"][0]) < 0.7 * float(table["greedy"][0])  # its drafts are of use
-    for passes, tokens_per_pass, *_ in (table[name] for name in exact):
-        greedy = float(table["greedy"][0])
-        assert float(passes) * float(tokens_per_pass) == pytest.approx(greedy, rel=0.01)
-    (verdict,) = (line for line in lines if line.startswith("Every sentence identical"))
-    assert verdict.endswith(f": {', '.join(exact)}.")
-    own = dict(line.split(maxsplit=1) for line in lines[-6:])
-    assert list(own) == ["source", "greedy", "gad", "assisted", "self_draft", "blockwise"]
-    assert own.pop("source") == "A dog runs."
-    assert len(set(own.values())) == 1 and own["greedy"] != ""
 
 
 def test_lossless_notices_a_wrong_output(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from support import commands
 from support.commands import DEMO, ROOT, run_python, succeed
 
+from fairseq_paradec.cli.main import COMMANDS, NEEDS
 from fairseq_paradec.extras import EXTRAS
 
 #: What takes time to load, and translates nothing.
@@ -298,3 +299,28 @@ def test_what_the_extras_bring_can_be_imported() -> None:
         "print('all')",
     ]
     assert succeed(run_python("\n".join(lines))).stdout.endswith("all\n")
+
+
+def test_every_help_needs_the_core_alone_and_names_the_extra_that_is_missing() -> None:
+    """Without torch, fairseq, and the packages of all extras."""
+    code = f"""
+import contextlib, io
+for package in {[*EXTRAS]}:
+    sys.modules[package] = None
+from fairseq_paradec.cli.main import COMMANDS, main
+said = {{}}
+for words in ([], *([name] for name in COMMANDS)):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        assert main([*words, "--help"]) in (0, None)
+    said[" ".join(words)] = out.getvalue()
+print(json.dumps(said))"""
+    said = json.loads(python(code))
+    for name in COMMANDS:
+        packages, extra = NEEDS.get(name, ((), ""))
+        assert said[name].startswith(("usage: ", "paradec ")), name
+        note = said[name].partition("\nexit status: ")[2].partition("needs fairseq_paradec")[2]
+        found = " ".join(note.split())
+        wanted = f"[{extra}]; not installed here: {', '.join(packages)}" if packages else ""
+        assert found == wanted, name
+    assert "not installed here: fairseq_paradec[serve], for serve\n" in said[""]
+    assert "for profile, trace, analyse, report,\npapers, images\n" in said[""]

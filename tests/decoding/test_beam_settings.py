@@ -96,14 +96,14 @@ def check(seed: int) -> int:
         argparse.Namespace(**limits.flags(), **flags),
         extra_gen_cls_kwargs={"tokens_to_suppress": suppressed},
     )
-    assert found.scorer.native == native
+    assert found.decoder.scorer.native == native
     got, audit = found.generate(models, sample, **given), None
     for b, (ours, theirs) in enumerate(zip(got, want, strict=True)):
         texts = [[one["tokens"].tolist() for one in each] for each in (ours, theirs)]
         if texts[0] == texts[1]:
             assert_same(ours, theirs)
         elif audit is None:
-            audit = Audit.of(models, found.config, found.context, beam)
+            audit = Audit.of(models, found.decoder.config, found.decoder.context, beam)
             verdicts = audit.compare_with(sample, got, want, given["bos_token"], prefixes)
             assert audit.beyond == 0, (seed, b, verdicts, texts)
     return 0 if audit is None else audit.ties

@@ -71,7 +71,7 @@ def test_a_step_of_pairs_is_that_of_arrays(ends: tuple[float, float]) -> None:
         tables[..., [1, 4]] = -torch.inf
         tables = tables.log_softmax(dim=-1)
         scores = torch.randn(1, width, generator=lots).numpy()
-        made = task.build_generator([model], argparse.Namespace(beam=beam))
+        made = task.build_generator([model], argparse.Namespace(beam=beam)).decoder
         values, tokens = tables.topk(min(made.most_words, 9))
         best = Best(tokens.numpy(), values.numpy(), tables[..., 2].numpy().copy())
         for got, want in zip(

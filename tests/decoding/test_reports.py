@@ -17,13 +17,13 @@ from support.commands import ROOT
 from support.exact import scored
 from support.trace_records import read
 
-from fairseq_paradec.batch import Batch
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.decoding.provenance import weights_hash
 from fairseq_paradec.decoding.trace import PassDetails
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods import base
 from fairseq_paradec.methods.greedy import GreedyDrafter
+from fairseq_paradec.plugin.generators import batch_of
 from fairseq_paradec.records import SCHEMA, VERSION, open_report
 from fairseq_paradec.registry import METHODS
 from fairseq_paradec.token_rules import Best
@@ -281,7 +281,7 @@ def test_audit_judges_by_the_same_limits(members, caplog):
 
     hypos = generator.generate(models, sample, prefix_tokens=prefix, bos_token=5)
     audit = Audit(models, task.target_dictionary, **limits.stock())
-    given = Batch.of_sample(sample, prefix, bos_token=5)
+    given = batch_of(sample, prefix, bos_token=5)
     assert all(v["identical"] for v in audit.compare(given, hypos))
     found = [hypo["tokens"].tolist() for (hypo,) in hypos]
     assert [tokens[0] for tokens in found] == [7, 8, 11]
@@ -340,7 +340,7 @@ def test_audit_knows_a_tie(nudge, tie):
     tokens = tokens_of()
     tokens[position] = twin if int(tokens[position]) == token else token
     audit = Audit([model], task.target_dictionary, max_len_b=16)
-    (verdict,) = audit.compare(Batch.of_sample(sample), hypos[-1])
+    (verdict,) = audit.compare(batch_of(sample), hypos[-1])
     assert verdict["tie"] == tie == audit.ties
     assert verdict["gap"] < (1e-6 if tie else 1)
 
@@ -353,7 +353,7 @@ def test_seconds_add_up(tmp_path):
     for seed in (1, 2):
         task.inference_step(generator, [model], batch(task, [6], seed=seed))
     one, two = (record["batch_seconds"] for record in read(path))
-    assert generator.reports.stats.seconds == pytest.approx(one + two)
+    assert generator.decoder.reports.stats.seconds == pytest.approx(one + two)
 
 
 def test_a_report_has_one_process(tmp_path):

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fairseq import options
@@ -18,14 +19,26 @@ from support.builders import DEMO, Limits, built, collate, lend, sources
 from support.chance import assert_drawn
 from support.exact import watched
 
-from fairseq_paradec.engine.torch.sampling import acceptance, distributions, draw, residual
+from fairseq_paradec.engine import sampling as of_arrays
+from fairseq_paradec.engine.torch import sampling as of_tensors
 from fairseq_paradec.lab.analysis.promises import SAMPLED, promise_of
 from fairseq_paradec.token_rules import Sampling
 
 LOW = -math.inf
 
 
-def test_truncation_is_fairseqs() -> None:
+@pytest.fixture(params=(of_arrays, of_tensors))
+def module(request: pytest.FixtureRequest) -> Any:
+    """The module that draws from arrays, and that of tensors."""
+    return request.param
+
+
+def given_to(module: Any, *tensors: torch.Tensor) -> list[Any]:
+    """Tensors as a module takes them."""
+    return [each.clone() if module is of_tensors else each.numpy().copy() for each in tensors]
+
+
+def test_truncation_is_fairseqs(module: Any) -> None:
     """Also of tokens that are forbidden or made likelier, whose probabilities add up to no 1."""
     log_probs = torch.randn(6, 99, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     log_probs = (3 * log_probs).log_softmax(dim=1)
@@ -36,29 +49,50 @@ def test_truncation_is_fairseqs() -> None:
     forced = torch.tensor([[[LOW, -200.0, LOW]]])  # fairseq has no probability of it left
     cases = [{}, {"topk": 4}, {"topk": 40}, {"topp": 0.6}, {"topp": 1.0}, {"topp": 0.3, "topk": 2}]
     for own in cases:
-        got = distributions(Sampling(**own), log_probs[None])[0]
+        scores, end = given_to(module, log_probs[None], forced)
+        got = torch.as_tensor(module.distributions(Sampling(**own), scores))[0]
         torch.testing.assert_close(got, torch.stack([law(row, **own) for row in log_probs]))
-        assert distributions(Sampling(**own), forced).tolist() == [[[0.0, 1.0, 0.0]]]
+        assert module.distributions(Sampling(**own), end).tolist() == [[[0.0, 1.0, 0.0]]]
 
 
-def test_accepting_and_replacing_gives_the_verifiers_distribution() -> None:
+def test_accepting_and_replacing_gives_the_verifiers_distribution(module: Any) -> None:
     """By count, not by draws; some drafters are sure, rule out what is likely, are the verifier."""
     lots = torch.Generator().manual_seed(2)
     p, q = torch.rand(2, 8, 9, dtype=torch.float64, generator=lots) ** 4
     p[0, 4:], q[0, :4], q[1, 2:], p[2, 1:], q[3] = 0, 0, 0, 0, p[3]
     p, q = p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
-    kept, rest = q * acceptance(p, q), residual(p, q)
+    pair = given_to(module, p, q)
+    kept = q * torch.as_tensor(module.acceptance(*pair))
+    rest = torch.as_tensor(module.residual(*pair))
     redrawn = (1 - kept.sum(1, keepdim=True)) * rest / rest.sum(1, keepdim=True)
     torch.testing.assert_close(kept + redrawn, p)
     torch.testing.assert_close(kept.sum(1), torch.minimum(p, q).sum(1))  # as often as can be
-    undrafted = torch.zeros_like(p)
-    assert acceptance(p, undrafted).eq(0).all() and residual(p, undrafted).equal(p)
+    undrafted = given_to(module, p, torch.zeros_like(p))
+    assert not module.acceptance(*undrafted).any()
+    assert (module.residual(*undrafted) == undrafted[0]).all()
     weights = torch.rand(300, generator=lots) ** 6
     weights[:130] = weights[200] = 0
-    torch.manual_seed(3)
-    counts = draw(weights.expand(100_000, 300)).bincount(minlength=300)
+    chance = torch.from_numpy(np.random.default_rng(3).random((1, 100_000)))
+    chance[0, :2] = torch.tensor([0, np.nextafter(1, 0)])
+    drawn = torch.as_tensor(module.draw(*given_to(module, weights.expand(1, 100_000, 300), chance)))
+    counts = drawn[0].bincount(minlength=300)
     assert counts[weights == 0].eq(0).all()
     assert_drawn(counts.tolist(), (weights / weights.sum()).tolist(), sigmas=5)
+    chance = torch.from_numpy(np.random.default_rng(4).random((8, 20_000, 3)))
+    p, q, first, rest = given_to(
+        module,
+        p[:, None].expand(8, 20_000, 9),
+        q[:, None].expand(8, 20_000, 9),
+        chance[..., 2],
+        chance,
+    )
+    drawn = torch.as_tensor(module.redraw(p, q, module.draw(q, first), rest))
+    for row, shares in zip(drawn, p[:, 0].tolist(), strict=True):
+        counts = row.bincount(minlength=9).tolist()
+        likely = [word for word, share in enumerate(shares) if share > 0]
+        assert sum(counts[word] for word in likely) == 20_000
+        if len(likely) > 1:
+            assert_drawn([counts[word] for word in likely], [shares[word] for word in likely], 5)
 
 
 SHORT = Limits(max_len_b=3)
@@ -69,8 +103,10 @@ CASES: dict[str, tuple[str, dict[str, Any], Limits, int, list[list[int]], int]] 
     "topp": ("other", {"sampling_topp": 0.7}, Limits(max_len_b=4, min_len=2), 2, [], 1),
     "topk": ("noisy", {"sampling_topk": 5}, Limits(max_len_b=2), 3, [], 1),
     "limits": ("noisy", {}, Limits(temperature=0.8, unkpen=-4.0, max_len_b=3), 2, [], 1),
-    "native": ("noisy", {"drafter_shortlist": 30, "sampling_topk": 32}, SHORT, 2, [], 1),
+    "native": ("other", {"drafter_shortlist": 30, "sampling_topk": 32}, SHORT, 2, [], 1),
     "stops": ("noisy", {"draft_confidence": 0.5, "adaptive_block": True}, SHORT, 2, [], 1),
+    "greedy": ("", {"sampling_topk": 9}, Limits(temperature=1.3, max_len_b=4), 2, [], 1),
+    "greedy, native": ("", {"sampling_topp": 0.8}, SHORT, 2, [], 1),
     "prefix": ("noisy", {}, Limits(temperature=1.2, min_len=3), 3, [[5, 9], [6, 1]], 1),
     "ensemble": ("noisy", {"sampling_topk": 6}, SHORT, 2, [], 2),
 }
@@ -79,17 +115,19 @@ CASES: dict[str, tuple[str, dict[str, Any], Limits, int, list[list[int]], int]] 
 @pytest.mark.parametrize("name", CASES)
 def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Path) -> None:
     kind, own, limits, length, prefixes, count = CASES[name]
-    dtype = torch.float32 if name == "native" else torch.float64
+    dtype = torch.float32 if "native" in name else torch.float64
     task, model = built("default", dtype)
     models = [model, built("default", dtype, seed=4)[1]][:count]
-    args = argparse.Namespace(**limits.flags(), decoding="assisted", sampling=True, **own)
-    args.drafter_path = lend(task, model, drafter("default", kind, dtype))
+    args = argparse.Namespace(**limits.flags(), decoding="greedy", sampling=True, **own)
+    if kind:
+        args.decoding = "assisted"
+        args.drafter_path = lend(task, model, drafter("default", kind, dtype))
     args.stats_file = str(tmp_path / "stats.jsonl")
     generator = task.build_generator(models, args)
     texts = sources(task, (7, 4))
     sample = collate(task, [text for text in texts for _ in range(1500)])
     forced = torch.tensor(prefixes).repeat_interleave(1500, dim=0) if prefixes else None
-    torch.manual_seed(5)
+    np.random.seed(5)
     drawn = watched(task, generator, models, sample, forced)
     for b, text in enumerate(texts):
         rows, words = drawn[1500 * b : 1500 * (b + 1)], task.target_dictionary
@@ -106,13 +144,15 @@ def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Pa
             scores = [rules.apply(s, i) for i, s in enumerate(verify(row.tokens[:-1]))]
             want = [float(s[token]) for s, token in zip(scores, row.tokens, strict=True)]
             assert row.row.scores == pytest.approx(want, abs=1e-4)
+        if not kind:
+            continue
         accepted = [p.num_accepted / p.num_drafted for r in rows for p in r.row.passes[:1]]
         assert (min(accepted) == 1) == (kind == "itself") and max(accepted) > 0
     record = json.loads(Path(args.stats_file).read_text().splitlines()[0])
     assert record["sampling"]["temperature"] == limits.temperature
     assert not record["lossless"] and promise_of(record) == SAMPLED
     if name == "topk":  # --seed repeats a run
-        torch.manual_seed(5)
+        np.random.seed(5)
         again = watched(task, generator, models, sample)
         assert [row.tokens for row in again] == [row.tokens for row in drawn]
 

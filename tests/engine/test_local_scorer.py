@@ -121,7 +121,8 @@ def test_methods_have_fairseqs_greedy_output(flags, spans):
         want = stock_greedy(task, models, sample, **limits_of(task))
         generator = task.build_generator(models, Namespace(audit=True, **flags))
         got = task.inference_step(generator, models, sample)
-        assert generator.audit.identical == generator.audit.sentences == count
+        audit = generator.decoder.audit
+        assert audit.identical == audit.sentences == count
         for (ours, *_), theirs in zip(got, want, strict=True):
             assert len(set(theirs["tokens"].tolist())) > 5
             assert ours["tokens"].tolist() == theirs["tokens"].tolist()

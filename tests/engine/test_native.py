@@ -310,7 +310,7 @@ def test_generators_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         args = argparse.Namespace(**Limits().flags(), decoding="greedy", engine="native")
         generator = task.build_generator([model], args)
         hypos = task.inference_step(generator, [model], sample)
-        return generator.scorer.weights, [hypo[0]["tokens"].tolist() for hypo in hypos]
+        return generator.decoder.scorer.weights, [hypo[0]["tokens"].tolist() for hypo in hypos]
 
     _, alone = outputs(other)
     linear, x = NativeMap(torch.randn(900, 90).numpy(), None, "fp32"), torch.randn(10, 90).numpy()
@@ -334,7 +334,7 @@ def test_a_model_is_packed_once_for_all_decoders() -> None:
     model, found = model_of("default", task), []
     for flags in ({"decoding": "greedy"}, {"decoding": "multiword_beam", "beam": 3}):
         args = argparse.Namespace(**flags, engine="native")
-        found.append(task.build_generator([model], args).scorer)
+        found.append(task.build_generator([model], args).decoder.scorer)
     assert type(found[0]) is not type(found[1])
     assert found[0].weights is found[1].weights
 

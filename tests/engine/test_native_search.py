@@ -22,13 +22,13 @@ from support.builders import (
 )
 from support.multiword import MODELS, RAGGED, assert_same, settled_twin, twin
 
-from fairseq_paradec.batch import Batch
 from fairseq_paradec.decoding.beam import BeamSearch
 from fairseq_paradec.engine import slots
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.native.beam import Searching
 from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
+from fairseq_paradec.plugin.generators import batch_of
 from fairseq_paradec.target_order import order_of
 
 #: Models whose steps see less than all words before: they are searched step by step.
@@ -126,9 +126,9 @@ def test_words_outside_the_vocabulary_are_refused() -> None:
     model, sample = model_of(task), batch(task, [3])
     scorer = ChunkScorer(model, Engine(kind="native"))  # the first input would have no vector
     scorer.encode(sample["net_input"]["src_tokens"].numpy())
-    generator = task.build_generator([model], argparse.Namespace(decoding="greedy", beam=1))
-    given = Batch.of_sample(sample)
-    rows, rules = generator._make_rows(given), generator._make_rules(given)
+    args = argparse.Namespace(decoding="greedy", beam=1)
+    decoder, given = task.build_generator([model], args).decoder, batch_of(sample)
+    rows, rules = decoder._make_rows(given), decoder._make_rules(given)
     for start in (-1, 10**6):
         with pytest.raises(IndexError, match="not in the model's vocabulary"):
             scorer.search(rules.at(rows), Searching([start], 2, 3))

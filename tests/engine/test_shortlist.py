@@ -33,7 +33,7 @@ def found(
 ) -> list[Found]:
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = task.build_generator([model], args)
-    generator.record_tokens = True
+    generator.decoder.record_tokens = True
     return [
         (one.tokens, [(p.start, tuple(p.tokens.draft), p.num_accepted) for p in one.row.passes])
         for one in watched(task, generator, [model], sample, prefix_tokens)

@@ -30,10 +30,11 @@ from fairseq_paradec.lab.analysis.benchmark_tables import BEAM, GREEDY, OWN_GREE
 from fairseq_paradec.lab.data import documents
 from fairseq_paradec.lab.data.journal import Journal
 from fairseq_paradec.lab.data.table import Value
-from fairseq_paradec.lab.measure import benchmark, judge, loading, machine, systems
+from fairseq_paradec.lab.measure import benchmark, judge, loading, machine, own
+from fairseq_paradec.lab.measure.outputs import Output
 from fairseq_paradec.lab.measure.peers import numbers_of_threads
 from fairseq_paradec.lab.measure.specs import Spec, read, read_sweeps, split_label, swept
-from fairseq_paradec.lab.measure.systems import FairseqSystem, Models, Output
+from fairseq_paradec.lab.measure.systems import FairseqSystem, Models
 from fairseq_paradec.lab.measure.timings import Benchmark, Plan
 from fairseq_paradec.lab.measure.transformers_peer import converted, transformers_systems
 
@@ -276,7 +277,7 @@ def test_all_that_a_user_waits_for_is_timed(clock, monkeypatch):
     slow_down(greedy.dataset, "collater", 1)
     slow_down(scorer.passes, "encode", 10)
     slow_down(scorer, "choose", 100)
-    slow_down(systems, "plain_text", 10_000)
+    slow_down(own, "plain_text", 10_000)
     whole = bench([greedy], rounds=1)
     whole.run()
     passes = whole.journal.entries["outputs/1/greedy"]["passes"]
@@ -517,7 +518,7 @@ def test_the_order_of_sentences_is_always_the_same(always, monkeypatch):
     order = dataset.ordered_indices().tolist()  # a test set: not shuffled
     monkeypatch.setattr(dataset, "shuffle", True)
     assert any(dataset.ordered_indices().tolist() != order for _ in range(5))
-    assert loading.by_length(dataset) == order
+    assert loading.from_short_to_long(dataset) == order
 
 
 def test_a_decoder_gets_every_combination_of_what_it_reads():

@@ -19,9 +19,10 @@ from fairseq_paradec.lab.analysis.benchmark_tables import tables
 from fairseq_paradec.lab.analysis.quality import SummaryQuality
 from fairseq_paradec.lab.data import documents
 from fairseq_paradec.lab.data.table import Value
-from fairseq_paradec.lab.measure.loading import by_length, evenly
+from fairseq_paradec.lab.measure.loading import evenly
 from fairseq_paradec.lab.measure.text import plain_text
 from fairseq_paradec.plugin.tasks import loading
+from fairseq_paradec.translator.batches import from_short_to_long
 
 LOW, HIGH = images.Size(2, 2, 1), images.Size(4, 4, 1)
 #: Intensities of an image.
@@ -71,7 +72,7 @@ def greedy_outputs(data):
     dataset = task.dataset("test")
     search = loading.decoder(task, models, decoding="greedy")
     found = []
-    for i in evenly(by_length(dataset), 4):
+    for i in evenly(from_short_to_long(dataset), 4):
         (hypo,) = task.inference_step(search, models, dataset.collater([dataset[i]]))
         found.append((hypo[0]["tokens"], dataset[i]["target"]))
     return found

@@ -104,12 +104,12 @@ def test_verifiers_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="--draft-tree 8 excludes .*local"):
         task.build_generator([images], flags)
     refused(task, [images], "--decoding: got 'self_draft'|local", decoding="self_draft")
-    auto = task.build_generator([images], argparse.Namespace(decoding="auto_fast"))
+    auto = task.build_generator([images], argparse.Namespace(decoding="auto_fast")).decoder
     assert "self_draft" not in auto.candidates
     for one in (model, shallow):
         monkeypatch.setattr(one, "_is_generation_fast", True, raising=False)
     flags.engine_dtype, flags.draft_tree = "bf16", None
-    generator = task.build_generator([model], flags)
+    generator = task.build_generator([model], flags).decoder
     hypos = task.inference_step(generator, [model], batch(task, (5, 3)))
     assert all(len(hypo[0]["tokens"]) > 0 for hypo in hypos)
     assert generator.scorer.native and not generator.draft_scorer.native

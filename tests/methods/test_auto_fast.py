@@ -61,9 +61,9 @@ def pair():
 
 
 def build(task, models, costs=None, **flags):
-    """The generator; its clock goes on by ``costs(label, sentences)`` alone, if they are given."""
+    """The decoder; its clock goes on by ``costs(label, sentences)`` alone, if they are given."""
     args = argparse.Namespace(**LIMITS.flags(), decoding="auto_fast", **flags)
-    generator = task.build_generator(list(models), args)
+    generator = task.build_generator(list(models), args).decoder
     generator.of = task, list(models)
     now, inner = [0.0], functools.partial(AutoFastDecoder._decode_by, generator)
 
@@ -78,7 +78,7 @@ def build(task, models, costs=None, **flags):
 
 
 def paired(costs, **flags):
-    """The generator of a verifier with a drafter."""
+    """The decoder of a verifier with a drafter."""
     task, model, path = pair()
     return build(task, [model], costs, **{"drafter_path": path} | flags)
 

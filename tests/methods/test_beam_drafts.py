@@ -23,9 +23,11 @@ from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.decoding.audit import Audit
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.lab.measure import counts, specs
-from fairseq_paradec.lab.measure.systems import BEAM, FairseqSystem, Models
+from fairseq_paradec.lab.measure.outputs import BEAM
+from fairseq_paradec.lab.measure.systems import FairseqSystem, Models
 from fairseq_paradec.lab.show import beam_tree
 from fairseq_paradec.lab.show.trace_records import read_sentence
+from fairseq_paradec.plugin.generators import batch_of
 from fairseq_paradec.records import read
 
 RAGGED = (3, 7, 5, 2)
@@ -113,7 +115,8 @@ def test_without_a_beam_the_methods_are_greedy() -> None:
     task, model = built("default")
     for beam in ({}, {"beam": 1}):
         flags = {"decoding": "self_draft", "drafter_dtype": "fp32"} | beam
-        found = task.build_generator([model], argparse.Namespace(**Limits().flags(), **flags))
+        args = argparse.Namespace(**Limits().flags(), **flags)
+        found = task.build_generator([model], args).decoder
         assert type(found).__name__ == "SelfDraftDecoder" and found.lossless
 
 
@@ -225,7 +228,7 @@ def test_the_audit_compares_all_hypotheses(caplog: pytest.LogCaptureFixture) -> 
     )
     hypos[1][2], hypos[1][3] = hypos[1][3], hypos[1][2]
     del hypos[2][3]
-    verdicts = found.audit.compare(Batch.of_sample(sample, PREFIXES), hypos)
+    verdicts = found.audit.compare(batch_of(sample, PREFIXES), hypos)
     assert [one["identical"] for one in verdicts] == [True, False, False, True]
     assert [one.get("hypothesis") for one in verdicts] == [None, 2, 3, None]
     assert verdicts[2]["position"] == 0
@@ -242,11 +245,12 @@ def test_an_audit_calls_a_close_decision_a_tie() -> None:
     flags = {"decoding": "self_draft", "beam": 3, "audit": True, "drafter_dtype": "fp32"}
     limits = Limits(max_len_b=6)
     flags |= {"engine_dtype": "bf16"}
-    found = task.build_generator([model], argparse.Namespace(**limits.flags(), **flags))
+    args = argparse.Namespace(**limits.flags(), **flags)
+    found = task.build_generator([model], args).decoder
     sample = batch(task, RAGGED, seed=2)
     hypos = fairseqs(task, [model], sample, 3, limits)
     hypos[0][0], hypos[0][1] = hypos[0][1], hypos[0][0]
-    (first, *_) = found.audit.compare(Batch.of_sample(sample), hypos)
+    (first, *_) = found.audit.compare(batch_of(sample), hypos)
     assert first["tie"] and first["gap"] < 1e-4 and found.audit.ties == 1
 
 

@@ -146,7 +146,7 @@ def test_what_is_lossless_passes_the_audit() -> None:
     for kind in ("dense", "gelu-first", "lent"):
         given = numbers(kind)
         for flags in lossless + relaxed:
-            generator = blockwise.build(given, audit=True, **flags)
+            generator = blockwise.build(given, audit=True, **flags).decoder
             assert generator.lossless == (flags in lossless)
             sample = batch(given.task, RAGGED, seed=1)
             given.task.inference_step(generator, [given.model], sample)
@@ -159,7 +159,7 @@ def test_a_model_with_heads_is_decoded_blockwise() -> None:
     given = numbers("dense")
     for decoding in (None, "auto", "blockwise"):
         for flags, size in (({}, TRAINED), ({"block_size": 2}, 2)):
-            generator = blockwise.build(given, decoding=decoding, **flags)
+            generator = blockwise.build(given, decoding=decoding, **flags).decoder
             assert generator.config.decoding == "blockwise" and generator.lossless
             assert generator.config.block_size == size
     for models, decoding in (([given.model] * 2, None), ([given.model], "beam")):
@@ -227,10 +227,10 @@ def test_heads_from_files(tmp_path: Path) -> None:
         given = Given(task, base, None, path)
         got = run(given, sample, accept_topk=9)
         assert [(o.tokens, o.passes) for o in got] == [(o.tokens, o.passes) for o in want]
-    heads = blockwise.build(given).heads
-    assert blockwise.build(given).heads is heads
+    heads = blockwise.build(given).decoder.heads
+    assert blockwise.build(given).decoder.heads is heads
     other = Given(task, copy.deepcopy(base), None, given.path)
-    assert blockwise.build(other).heads is not heads
+    assert blockwise.build(other).decoder.heads is not heads
     flags = {"decoding": "blockwise", "drafter_path": paths[2]}
     check(task, [base], sample, flags, Limits(), max_ties=1)
 

@@ -93,8 +93,9 @@ def test_conformance(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
         for model in models:
             if hasattr(model, "set_beam_size"):  # BART's, whose forward would stay another one
                 model.set_beam_size(1)
-        assert generator.audit.sentences == len(sources)  # n-best lists, by fairseq's search
-        assert generator.audit.beyond == 0 and generator.audit.ties <= 1
+        audit = generator.decoder.audit
+        assert audit.sentences == len(sources)  # n-best lists, by fairseq's search
+        assert audit.beyond == 0 and audit.ties <= 1
         return
     found, ties = exact.watched(task, generator, models, sample, setting.forced), 0
     if row["dtype"] == "native":

@@ -96,6 +96,7 @@ def test_outputs_and_drafts_begin_with_the_models_first_token():
         decoded("x")
 
 
+@pytest.mark.fairseq
 @pytest.mark.parametrize(
     "options", [{"decoding": "beam", "beam": 1, "no_repeat_ngram_size": 9}, {"audit": True}]
 )

@@ -203,7 +203,7 @@ def test_the_last_report_does_not_complain_of_a_closed_log(tmp_path, capsys, cap
     logging.getLogger("fairseq_paradec").addHandler(handler)
     try:
         log.close()
-        made.reports.close()
+        made.decoder.reports.close()
         assert capsys.readouterr().err == ""
         logging.getLogger("fairseq_paradec").error("the log still complains of others")
         assert "Logging error" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_blocks_are_as_long_as_in_training_unless_told(decoding: str | None) -> 
         args = argparse.Namespace(decoding=decoding, **own)
         args.drafter_path = given.path if drafts else None
         models = list(given.models) if drafts else [given.drafter]
-        generator = given.task.build_generator(models, args)
+        generator = given.task.build_generator(models, args).decoder
         assert generator.config.decoding == (decoding if drafts else "nat")
         assert generator.config.block_size == own.get("block_size", builders.DRAFTER_BLOCK_SIZE)
         exact = decoding == "gad" or own in strict
@@ -135,12 +135,12 @@ def test_a_drafter_is_loaded_once_for_each_precision(tmp_path: Path, loads: list
     drafter = tiny_drafter(task, dtype=torch.float32, verifier=model)
     path = save_drafter(task, drafter, tmp_path / "drafter.pt")
     args = argparse.Namespace(decoding="gad", drafter_path=path, **Limits().flags())
-    first = task.build_generator([model], args)
-    assert task.build_generator([model], args).drafter is first.drafter
+    first = task.build_generator([model], args).decoder
+    assert task.build_generator([model], args).decoder.drafter is first.drafter
     assert loads == [path]
     for dtype in (torch.float16, torch.bfloat16):
         half = copy.deepcopy(model).to(dtype)
-        other = task.build_generator([half], args)
+        other = task.build_generator([half], args).decoder
         hypos = task.inference_step(other, [half], batch(task, RAGGED))
         assert all(hypo[0]["tokens"][-1] == 2 for hypo in hypos)
         assert other.drafter.decoder.mask_vector.dtype == dtype
@@ -159,11 +159,11 @@ def test_a_verifier_may_be_validated_by_gad(tmp_path: Path, loads: list[str]) ->
     flags = argparse.Namespace(**vars(builders.tiny_model(task).flags), arch="transformer")
     model = task.build_model(flags).eval()
     assert loads == [path]
-    assert task.sequence_generator.config.decoding == "gad"
+    assert task.sequence_generator.decoder.config.decoding == "gad"
     is_greedy(task, task.sequence_generator, model)
     task.cfg.eval_bleu_args = "{}"
     task.build_model(argparse.Namespace(**vars(drafter.flags), arch="block_nat"))
-    assert task.sequence_generator.config.decoding == "nat"
+    assert task.sequence_generator.decoder.config.decoding == "nat"
 
 
 def test_what_cannot_be_is_named(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_the_other_drafter_is_not_asked_where_every_row_has_a_draft():
     task, model, rows = demo()
     sample = collate(task, rows[:3])
     sample["drafts"] = [hypo["tokens"].tolist() for hypo in stock_greedy(task, [model], sample)]
-    generator = task.build_generator([model], argparse.Namespace(decoding="self_draft"))
+    generator = task.build_generator([model], argparse.Namespace(decoding="self_draft")).decoder
     make, asked = generator.make_drafter, []
 
     def watch(*args):

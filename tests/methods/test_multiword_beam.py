@@ -95,7 +95,8 @@ def test_a_step_of_pairs_is_the_twins(end: float) -> None:
         alive = [one for one in best if 2 not in one.slots[1:]][:beam]
         assert len(alive) == beam  # why the paper takes 3W
         wanted = ([one for one in best[:beam] if 2 in one.slots[1:]], alive)
-        search = task.build_generator([model], argparse.Namespace(**Limits().flags(), beam=beam))
+        args = argparse.Namespace(**Limits().flags(), beam=beam)
+        search = task.build_generator([model], args).decoder
         values, tokens = tables.topk(min(search.most_words, 9))
         given = Best(tokens.numpy(), values.numpy(), tables[..., 2].numpy())
         for got, want in zip(search.extend(given, scores.numpy()), wanted, strict=True):
@@ -217,7 +218,7 @@ def test_passes_are_those_that_ran() -> None:
     """Also the ones that went on for other hypotheses than the best."""
     task, model = reordered("transformer_r2l")
     options = argparse.Namespace(**Limits(max_len_b=20).flags(), beam=4)
-    generator = task.build_generator([model], options)
+    generator = task.build_generator([model], options).decoder
     generator.record_tokens = True
     step, idle = mock.Mock(wraps=generator.scorer.step), 0
     generator.scorer.step = step
@@ -305,7 +306,8 @@ def test_a_native_step_is_the_same() -> None:
         most = (4, 5, 9, 6)
         sentences, z, size, beam = (int(torch.randint(1, n, (), generator=chance)) for n in most)
         width = 1 if seed % 3 == 0 else beam
-        search = task.build_generator([model], argparse.Namespace(**Limits().flags(), beam=beam))
+        args = argparse.Namespace(**Limits().flags(), beam=beam)
+        search = task.build_generator([model], args).decoder
         tables = torch.randn(sentences, width, z, size + 3, generator=chance)
         tables[torch.rand(tables.shape, generator=chance) < 0.2] = -torch.inf
         scores = torch.randn(sentences, width, generator=chance)

@@ -24,6 +24,7 @@ from support.builders import SMALL, VARIANTS, tiny_model, tiny_task
 from support.commands import DEMO, ROOT
 from support.fuzzing import Change, changes, in_a_child, spoil
 
+from fairseq_paradec import load
 from fairseq_paradec.config import DecodingConfig
 from fairseq_paradec.decoding.helper import move_to, same_encoder
 from fairseq_paradec.decoding.provenance import weights_hash
@@ -34,12 +35,11 @@ from fairseq_paradec.engine.native.stack import NativeHeads
 from fairseq_paradec.engine.torch.views import model_of, pack_heads
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.auto_fast.profile import fingerprint
-from fairseq_paradec.methods.base import Context
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure, for_models
 from fairseq_paradec.model import file
 from fairseq_paradec.model.dictionary import Dictionary
-from fairseq_paradec.model.model import Model
+from fairseq_paradec.model.model import HeadWeights, Model
 from fairseq_paradec.model.settings import ARCHITECTURES
 from fairseq_paradec.model.weights import as_fp32
 from fairseq_paradec.model_checks import (
@@ -288,6 +288,21 @@ def test_heads_are_read(variant: str, options: Mapping[str, Any], tmp_path: Path
         for heads in (NativeHeads(own.block_heads, "fp32"), pack_heads(model.block_heads, "fp32"))
     ]
     assert states[0].tobytes() == states[1].tobytes()
+
+
+def test_heads_are_packed_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Counted(NativeHeads):
+        def __init__(self, heads: HeadWeights, form: str) -> None:
+            made.append(form)
+            super().__init__(heads, form)
+
+    monkeypatch.setattr(packing, "NativeHeads", Counted)
+    model = load(DEMO)
+    for text in ("A dog runs.", "A man sleeps."):
+        model.translate([text], decoding="blockwise", drafter_path=str(DEMO / "heads.pt"))
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize(("biased", "ends"), [(False, True), (True, True), (True, False)])
@@ -615,15 +630,6 @@ def test_fairseqs_search_decodes_modules_alone(monkeypatch: pytest.MonkeyPatch) 
             line = rf"^{asked} needs fairseq; install fairseq_paradec\[fairseq\]$"
             with pytest.raises(UsageError, match=line):
                 build_decoder([module], config)
-
-
-def test_sampling_without_torch_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, module, _ = demo(DEMO)
-    context = Context(*dictionaries_of(module), drafter=module)
-    config = configure(decoding="assisted", sampling=True, drafter_path="x")
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UsageError, match=r"^--sampling needs torch; install fairseq_paradec\[t"):
-        build_decoder([module], config, context)
 
 
 @pytest.mark.parametrize("decoding", ["greedy", "multiword_beam"])

@@ -42,6 +42,12 @@ RUNS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "auto_fast": ("auto_fast", None, {}),
     "beam 5": ("multiword_beam", None, {"beam": 5, "nbest": 5}),
     "drafted beam 5": ("self_draft", None, {"beam": 5, "nbest": 5}),
+    "samples": ("greedy", None, {"sampling": True, "seed": 1, "nbest": 3}),
+    "drafted samples": (
+        "assisted",
+        "assistant.pt",
+        {"sampling": True, "sampling_topp": 0.9, "seed": 1},
+    ),
     "int8": ("greedy", None, {"engine_dtype": "int8"}),
     "ibdecoder": ("multiword_beam", None, {}),
 }
@@ -108,7 +114,13 @@ def test_tokens_and_scores_are_those_with_torch(sources: list[list[int]]) -> Non
 
 
 @pytest.mark.parametrize(
-    "options", ["", "--decoding greedy --engine-dtype int8", "--decoding beam"]
+    "options",
+    [
+        "",
+        "--decoding greedy --engine-dtype int8",
+        "--decoding beam",
+        "--sampling --sampling-topk 1 --seed 1",
+    ],
 )
 def test_translate_needs_neither(options: str) -> None:
     done = alone("translate", "--model", str(DEMO), "--text", "A dog runs.", *options.split())

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fairseq import options
@@ -23,7 +24,6 @@ from support.commands import DEMO, PLUGIN, run_python, succeed
 from support.side_by_side import Composer
 
 import fairseq_paradec
-from fairseq_paradec.batch import Batch
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
 from fairseq_paradec.config import ALL, OPTIONS, SEARCH_OPTIONS
@@ -32,6 +32,7 @@ from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.plugin.compat import given
 from fairseq_paradec.plugin.compat.repeats import repeating
+from fairseq_paradec.plugin.generators import batch_of
 
 SENTENCE = "A dog runs across the grass."
 MODEL = ["--path", str(DEMO / "model.pt"), "--cpu"]
@@ -282,6 +283,7 @@ BITES: dict[str, tuple[Any, dict[str, Any]]] = {
     "sampling": (True, {}),
     "sampling_topk": (1, {"sampling": True}),
     "sampling_topp": (0.1, {"sampling": True}),
+    "seed": (2, {"sampling": True}),
     "print_alignment": ("hard", {}),
     "constraints": ("ordered", {}),
     "replace_unk": ("file", {}),
@@ -292,12 +294,15 @@ BITES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 #: Those that change what is printed of the hypotheses, which are the same.
 OF_PRINTING = {"nbest", "print_alignment", "retain_iter_history"}
+#: Those by which greedy search draws from fairseq's distribution: tests/decoding/test_sampling.py.
+OF_DRAWS = {"sampling", "sampling_topp", "seed"}
 
 
 def written(models: list[Any], sample: Any, **chosen: Any) -> list[tuple[list[int], float]]:
     """Tokens and score of each hypothesis."""
     torch.manual_seed(1)
-    found = build_decoder(models, configure(**chosen)).decode(Batch.of_sample(sample))
+    np.random.seed(1)
+    found = build_decoder(models, configure(**chosen)).decode(batch_of(sample))
     return [
         (one["tokens"].tolist(), round(float(one["score"]), 3)) for hypos in found for one in hypos
     ]
@@ -325,6 +330,9 @@ def test_an_option_of_the_search_changes_the_output_as_fairseqs_or_is_refused(na
         except UsageError as error:
             assert any(one in str(error) for one in typed_names)
         else:
+            if name in OF_DRAWS and decoding == "greedy":
+                assert found != written([model], sample, decoding=decoding, **before)
+                continue
             assert found == stock or (name == "nbest" and decoding == "multiword_beam"), decoding
 
 
@@ -351,8 +359,7 @@ def test_keywords_of_translate_are_read_or_refused_whatever_their_type() -> None
                     assert name == "max_len_b" and "multiple values" in str(error)
     unread = {one.name for one in fields(GenerationConfig)} - ALL.keys()
     assert not taken & (unread | NO_TEXT)
-    assert taken >= {*SEARCH_OPTIONS} - NO_TEXT - {"sampling_topk", "sampling_topp"} - {
-        "sampling",
+    assert taken >= {*SEARCH_OPTIONS} - NO_TEXT - {"sampling_topk", "sampling_topp", "seed"} - {
         "diverse_beam_groups",
         "diverse_beam_strength",
         "max_len_b",
@@ -555,7 +562,7 @@ def test_what_fairseqs_search_does_not_record_is_refused(flag: str) -> None:
 def test_the_defaults_of_the_search_are_fairseqs() -> None:
     """So that a value of fairseq's configuration is told from one that is given."""
     theirs = GenerationConfig()
-    for name in SEARCH_OPTIONS:
+    for name in {*SEARCH_OPTIONS} - {"seed"}:  # theirs is of all that a command does
         assert getattr(theirs, name) == ALL[name].default
     assert {*BITES} == {*SEARCH_OPTIONS} and not {*OPTIONS} & {*SEARCH_OPTIONS}
 

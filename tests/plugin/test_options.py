@@ -19,7 +19,6 @@ from support.builders import (
 from support.commands import ROOT
 
 from fairseq_paradec import config as options
-from fairseq_paradec.batch import Batch
 from fairseq_paradec.config import (
     ALL,
     ENGINE_FLAGS,
@@ -33,6 +32,7 @@ from fairseq_paradec.methods import describe
 from fairseq_paradec.methods.base import Decoder
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import FLAGS_OF_AUTO, configure
+from fairseq_paradec.plugin.generators import batch_of
 from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.records import open_report
 from fairseq_paradec.registry import DECODINGS, METHODS
@@ -172,8 +172,8 @@ def test_auto_refuses_what_is_only_of_a_method(name):
     elif name in REPORTS:
         args = argparse.Namespace(beam=1, **{name: value})
         generator = task.build_generator([tiny_reordered(task)], args)
-        assert getattr(generator.config, name) == value
-        assert generator.config.decoding == "multiword_beam"
+        assert getattr(generator.decoder.config, name) == value
+        assert generator.decoder.config.decoding == "multiword_beam"
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
         if METHODS[decoding].beam and name in ("nbest", "beam"):
             continue  # a beam search can: tests/methods/test_multiword_beam.py
         if METHODS[decoding].samples and name == "sampling":
-            continue
+            continue  # tests/decoding/test_sampling.py
         helper = model if decoding == "assisted" else drafter
         options = needed(decoding, lend(task, model, helper)) | {name: value}
         said = f"{flag(name)} 4 needs --decoding" if name == "beam" else f"{flag(name)}: got"
@@ -314,11 +314,15 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"decoding": "gad"}, "--sampling: got True.*no sampling, or --decoding assisted, or"),
+        (
+            {"decoding": "gad"},
+            "--sampling: got True.*no sampling, or --decoding greedy, assisted, or",
+        ),
         ({"audit": True}, "--audit excludes --sampling"),
         ({"accept_topk": 2}, "--accept-topk 2 excludes --sampling"),
         ({"draft_tree": 4}, "--draft-tree 4 excludes --sampling"),
         ({"sampling": False, "sampling_topk": 3}, "--sampling-topk 3 needs --sampling"),
+        ({"sampling": False, "seed": 3}, "--seed 3 needs --sampling"),
     ],
 )
 def test_sampling_is_refused_where_it_would_not_be_honest(flags, words):
@@ -409,7 +413,7 @@ def test_a_decoder_is_built_of_models_and_a_config_alone():
     task, model = built("share_all")
     sample = batch(task, [7, 4])
     for chosen in (configure(decoding="hgj", max_len_b=9), configure(beam=2, max_len_b=9)):
-        ours = build_decoder([model], chosen).decode(Batch.of_sample(sample))
+        ours = build_decoder([model], chosen).decode(batch_of(sample))
         wanted = task.inference_step(task.build_decoder([model], chosen), [model], sample)
         for one, other in zip(ours, wanted, strict=True):
             assert one[0]["tokens"].tolist() == other[0]["tokens"].tolist()

@@ -110,8 +110,18 @@ def test_a_browser_searches_and_asks_nobody_else(site):
         server.shutdown()
 
 
-def test_a_link_to_nothing_is_refused(site, checkout):
-    page = checkout / "docs" / "report.md"
-    page.write_text(page.read_text("utf-8") + "\n[nothing](report.md#no-such-heading)\n", "utf-8")
-    done = make(checkout)
-    assert done.returncode != 0 and "no-such-heading" in done.stderr
+@pytest.mark.parametrize("link", ["#no-such-heading", "other.md", "report.md"])
+def test_a_link_to_nothing_is_refused(link, tmp_path):
+    """By the settings of the site, of one page: a link to the page itself is none to nothing."""
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+    for key in ("nav:", "not_in_nav:", "extra_css:", "docs_dir:", "site_dir:"):
+        settings = re.sub(rf"(?m)^{key}.*\n(?:[ ].*\n|\n)*", "", settings)
+    (tmp_path / "mkdocs.yml").write_text(settings, "utf-8")
+    page = tmp_path / "docs" / "report.md"
+    page.parent.mkdir()
+    page.write_text(f"# Report\n\n[a link]({link})\n", "utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    env = commands.environment()
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    refused = f"contains a link '{link}', but" in done.stderr
+    assert (done.returncode != 0) == refused == (link != "report.md"), done.stderr

@@ -168,6 +168,18 @@ def test_fairseq_is_known_in_few_files(room: str) -> None:
     assert not [file for file in files_of(room) if "fairseq" in at_the_top(file)]
 
 
+def test_the_core_knows_no_batch_of_fairseqs() -> None:
+    """A dict with ``net_input``: the plugin makes a Batch of it; fairseq's own search takes it."""
+    files = {
+        path.relative_to(PLUGIN).as_posix()
+        for room in (*KNOWS_FAIRSEQ, *GROUND)
+        for path in files_of(room)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in ("net_input", "prev_output_tokens")
+    }
+    assert files == {"decoding/stock_search.py"}
+
+
 def test_records_need_the_standard_library_alone() -> None:
     assert packages(PLUGIN / "records.py") <= sys.stdlib_module_names
 
@@ -259,6 +271,7 @@ def test_below_the_commands_settings_are_typed(room: str) -> None:
 #: Files that start processes, and what for (docs/design.md).
 STARTS_PROCESSES = {
     "engine/native/building.py": "the compiler",
+    "lab/measure/demo.py": "fairseq-generate",
     "lab/measure/generated.py": "fairseq-generate",
     "lab/profile/clients.py": "what it times",
     "lab/profile/installation.py": "pip, and what opens files",

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from support.builders import batch, tiny_model, tiny_task
 
 import fairseq_paradec
 from fairseq_paradec import (
+    Batch,
     DecodingConfig,
     Drafter,
     Method,
@@ -24,7 +26,11 @@ from fairseq_paradec import (
     records,
     registry,
 )
-from fairseq_paradec.batch import Batch
+
+
+def of_arrays(sample: dict[str, Any]) -> Batch:
+    """The sentences of fairseq's batch."""
+    return Batch(sample["net_input"]["src_tokens"].numpy())
 
 
 @pytest.mark.parametrize("name", fairseq_paradec.__all__)
@@ -45,7 +51,7 @@ def test_models_and_options_make_a_decoder() -> None:
     sample = batch(task, (3, 7, 5))
     config = configure(decoding="pgj", block_size=3, max_len_b=20)
     assert isinstance(config, DecodingConfig)
-    hypos = build_decoder([model], config).decode(Batch.of_sample(sample))
+    hypos = build_decoder([model], config).decode(of_arrays(sample))
     wanted = stock_greedy(task, [model], sample, max_len_b=20)
     assert [h[0]["tokens"].tolist() for h in hypos] == [w["tokens"].tolist() for w in wanted]
 
@@ -85,7 +91,7 @@ def test_a_method_of_ones_own_decodes_as_greedy_search(again: Method) -> None:
     model = tiny_model(task, "default")
     sample = batch(task, (3, 7, 5))
     decoder = build_decoder([model], configure(decoding="again", max_len_b=20))
-    tokens = [hypos[0]["tokens"].tolist() for hypos in decoder.decode(Batch.of_sample(sample))]
+    tokens = [hypos[0]["tokens"].tolist() for hypos in decoder.decode(of_arrays(sample))]
     wanted = stock_greedy(task, [model], sample, max_len_b=20)
     assert tokens == [one["tokens"].tolist() for one in wanted] and decoder.lossless
     assert decoder.stats.passes <= decoder.stats.tokens
@@ -101,7 +107,7 @@ def test_records_are_read(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "stats.jsonl")
     config = configure(decoding="greedy", stats_file=path)
     decoder = build_decoder([tiny_model(task, "default", torch.float32)], config)
-    decoder.decode(Batch.of_sample(batch(task, (3, 7))))
+    decoder.decode(of_arrays(batch(task, (3, 7))))
     del decoder
     found = [record for _, record in records.read(path, records.STATS)]
     assert [one["decoding"] for one in found] == ["greedy"] * 2

@@ -36,7 +36,8 @@ COMMANDS = [text.splitlines() for language, text in BLOCKS if not language]
 
 #: How a line begins that is not run here -> why.
 ELSEWHERE = {
-    "make demo": "test_cli.py runs `paradec demo`; what it sets up before is downloaded",
+    "pip install .": "test_wheel.py, in environments of its own",
+    "make demo": "test_demo.py runs `paradec demo`; what it sets up before is downloaded",
     "make test": ".ci/run does",
     "source .venv/bin/activate": "the environment is the one of the tests",
     "scripts/train_drafter.sh": "it trains as its preset says; test_train_gad.py, with --smoke",
@@ -59,6 +60,10 @@ OWN = {
 }
 
 TEXT, TRANSLATION = "A dog runs across the grass.", "Ein Hund rennt über das Gras."
+#: What the small pair, which knows more than captions, says to its own line.
+FIRST_TRANSLATION = "Wie geht es dir?"
+
+SMALL = DEMO.with_name("demo-small.en-de")
 
 #: The machine counts as idle: tests run side by side.
 PARADEC = """
@@ -95,6 +100,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in DEMO.iterdir():
         if not (demo / path.name).exists():
             (demo / path.name).symlink_to(path)
+    (clone / "data-bin" / SMALL.name).symlink_to(SMALL)
     for name, file in OWN.items():
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         (clone / name).symlink_to(demo / file)
@@ -124,7 +130,8 @@ def test_a_block_of_commands_runs_as_written(lines: list[str], clone: Path) -> N
         if " --audit" in line:
             assert f"audit: {SENTENCES} of {SENTENCES} sentences identical" in done.stderr
         if line.startswith("paradec translate ") and " --trace-file " not in line:
-            assert done.stdout == f"{TRANSLATION}\n"
+            wanted = FIRST_TRANSLATION if SMALL.name in line else TRANSLATION
+            assert done.stdout == f"{wanted}\n" and f"`{FIRST_TRANSLATION}`" in README
         for name in re.findall(r" --(?:trace-file|html|picture|out) (\S+)", line):
             assert (clone / name).stat().st_size > 0, name
         if line.startswith("paradec benchmark "):

@@ -25,8 +25,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support import alone, commands
 from support.commands import DEMO, ROOT, lines_of
+from support.server import process
 
 from fairseq_paradec.engine.native import building
+from fairseq_paradec.lab.analysis.benchmark_tables import label
+from fairseq_paradec.lab.data import documents
 
 pytestmark = pytest.mark.slow
 
@@ -223,8 +226,11 @@ def test_the_core_alone_names_the_extra_of_other_commands(core, tmp_path):
     assert run(*python, "-c", probe, *lacks, cwd=tmp_path).stdout == "\n"
     run(*python, "-m", "fairseq_paradec", "benchmark", "--help", cwd=tmp_path)
     for words, lack in (
-        (("benchmark", DEMO, "--path", DEMO / "model.pt", "--out", "b.json"), "matplotlib [lab]"),
-        (("report", tmp_path), "jinja2 [lab]"),
+        (
+            ("profile", "start-up", "--model", DEMO, "--out", tmp_path / "s.json"),
+            "matplotlib [lab]",
+        ),
+        (("report", tmp_path), "matplotlib [lab]"),
         (("train", DEMO, "--save-dir", tmp_path / "new"), "fairseq [train]"),
         (("serve", "--model", DEMO), "fastapi [serve]"),
         (("distill", DEMO, "--path", DEMO / "model.pt", tmp_path / "new"), "fairseq [fairseq]"),
@@ -240,6 +246,25 @@ def test_the_core_alone_names_the_extra_of_other_commands(core, tmp_path):
         package, extra = lack.split()
         line = f"paradec {words[0]}: error: needs {package}; install fairseq_paradec{extra}\n"
         assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
+def test_the_core_alone_compares_its_decoders(core, tmp_path):
+    """Two sentences; without packages that draw, score and check, and without peers."""
+    few = "--sentences 2 --timed 1 --rounds 1 --batch-sizes 2 --busy --peers --decoder self_draft"
+    out = tmp_path / "b.json"
+    words = ("benchmark", DEMO, "--path", DEMO / "model.pt", *few.split(), "--out", out)
+    done = run(core / "bin" / "python", "-I", "-m", "fairseq_paradec", *words, cwd=tmp_path)
+    assert done.stderr == f"paradec benchmark: no {tmp_path / 'b.png'}: it needs [lab]\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["b.json", "b.md"]
+    document = documents.read(out).content
+    needs = {"ctranslate2": "needs [peers]"}
+    needs |= dict.fromkeys(("fairseq beam 5", "fairseq greedy"), "needs [fairseq]")
+    assert document["not_run"] == needs and document["signatures"] == {}
+    assert {system["label"]: label(system) for system in document["systems"]} == {
+        "greedy": "= our greedy",
+        "own beam 5": "beam search",
+        "self_draft": "= our greedy",
+    }
 
 
 @pytest.mark.parametrize("name", alone.PAIRS)
@@ -278,9 +303,9 @@ def interpreter(version):
     return None
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_pip_installs_the_core_alone_on_every_python(version, wheel, tmp_path):
-    """pip downloads what the wheel requires."""
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_pip_installs_the_core_and_the_server_on_every_python(version, wheel, tmp_path):
+    """pip downloads what the wheel requires, and what its extra does."""
     if (base := interpreter(version)) is None:
         pytest.skip(f"no python{version} with ensurepip in PATH or of pyenv")
     run(base, "-m", "venv", tmp_path / "new")
@@ -291,6 +316,12 @@ def test_pip_installs_the_core_alone_on_every_python(version, wheel, tmp_path):
     ours, here = (alone.written(one, DEMO, runs, lines, False) for one in (python, sys.executable))
     for way in runs:
         alone.check_same(way, lines, ours[way], here[way])
+    run(python, "-m", "pip", "--disable-pip-version-check", "install", f"{wheel}[serve]")
+    for module in ("torch", "fairseq"):
+        assert not [*(tmp_path / "new").glob(f"lib/python*/site-packages/{module}")]
+    with process(python=[str(python), "-I"]) as (_, client):
+        answer = client.translate(lines)
+    assert answer["translatedText"] == [text for text, _ in here["self_draft"]]
 
 
 def test_an_installation_is_measured_and_small(wheel, tmp_path):

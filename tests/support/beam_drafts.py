@@ -22,7 +22,8 @@ def decoder(variant: str, kind: str, dtype: Any, beam: int, limits: Limits, **fl
     flags = {"decoding": "assisted", "nbest": beam, "beam": beam} | flags
     if flags["decoding"] == "assisted":
         flags["drafter_path"] = lend(task, model, assisted.drafter(variant, kind, dtype))
-    found = task.build_generator([model], argparse.Namespace(**limits.flags(), **flags))
+    args = argparse.Namespace(**limits.flags(), **flags)
+    found = task.build_generator([model], args).decoder
     assert isinstance(found, BeamAssistedDecoder)
     return found, task, model
 

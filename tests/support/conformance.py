@@ -333,7 +333,7 @@ def generator_of(setting: Setting) -> Any:
     generator = setting.task.build_generator(setting.models, args, extra_gen_cls_kwargs=extra)
     if setting.script is not None:
         said = (setting.given.drafter, setting.script, source_rows(setting.sample))
-        generator.draft_scorer = gad.ScriptedScorer(*said)
+        generator.decoder.draft_scorer = gad.ScriptedScorer(*said)
     return generator
 
 

@@ -127,12 +127,13 @@ def watched(
 ) -> list[Decoded]:
     """Decode a batch, and keep what happened in each row's passes."""
     kept: list[Row] = []
-    make_rows = generator._make_rows
-    generator._make_rows = lambda *args: kept.extend(make_rows(*args)) or kept
+    decoder = getattr(generator, "decoder", generator)
+    make_rows = decoder._make_rows
+    decoder._make_rows = lambda *args: kept.extend(make_rows(*args)) or kept
     try:
         hypos = task.inference_step(generator, list(models), sample, prefix_tokens=prefix_tokens)
     finally:
-        del generator._make_rows
+        del decoder._make_rows
     return [Decoded(hypo[0], row) for hypo, row in zip(hypos, kept, strict=True)]
 
 

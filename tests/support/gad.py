@@ -110,7 +110,7 @@ def run(
     args = argparse.Namespace(**limits.flags(), **flags)
     generator = given.task.build_generator(models, args)
     if script is not None:
-        generator.draft_scorer = ScriptedScorer(given.drafter, script, source_rows(sample))
+        generator.decoder.draft_scorer = ScriptedScorer(given.drafter, script, source_rows(sample))
     return watched(given.task, generator, models, sample, prefix_tokens)
 
 

@@ -65,7 +65,7 @@ def run(
     own = "double_token_beam" if order is not None and order.double_token else "multiword_beam"
     given = {"decoding": own, "beam": beam, "nbest": beam} | flags
     generator = task.build_generator(list(models), argparse.Namespace(**limits.flags(), **given))
-    generator.beam_size = given["beam"]
+    generator.decoder.beam_size = given["beam"]
     return task.inference_step(generator, list(models), sample, prefix_tokens=prefix_tokens)
 
 

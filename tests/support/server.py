@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -95,15 +95,16 @@ def serving(settings: ServerSettings, fleet: Fleet | None = None) -> Iterator[Cl
 
 @contextmanager
 def process(
-    *flags: str, env: Mapping[str, str] | None = None
+    *flags: str, env: Mapping[str, str] | None = None, python: Sequence[str] = (sys.executable,)
 ) -> Iterator[tuple["subprocess.Popen[str]", Client]]:
     """A server of the demo in a process of its own, and a client of it.
 
     Args:
         flags: more of the command's.
         env: more of its environment.
+        python: what runs it.
     """
-    words = [sys.executable, "-m", "fairseq_paradec", "serve", "--model", str(DEMO), "--port", "0"]
+    words = [*python, "-m", "fairseq_paradec", "serve", "--model", str(DEMO), "--port", "0"]
     all_of = environment(env or {"PYTHONPATH": str(ROOT)})
     with subprocess.Popen(
         [*words, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=all_of

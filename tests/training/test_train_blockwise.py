@@ -139,8 +139,10 @@ def test_blocks_and_broken_promises_by_hand() -> None:
         (1, 1, "NOT EXACT (1 of 3)"),
         (1, None, "relaxed"),
     ):
-        entry = {"sentences": 3, "identical": identical, "ties": ties}
+        entry = {"sentences": 3, "identical": identical, "ties": ties, "promise": "exact"}
         assert count_rows.label("blockwise", entry) == label
+        ours = entry | {"promise": "= our greedy"}  # by the core
+        assert count_rows.label("blockwise", ours) == label.replace("exact", "= our greedy")
     assert count_rows.label("nat", entry) == "other model"
 
 

@@ -369,6 +369,7 @@ def test_code_ends_at_its_end_or_the_texts(end):
     assert document.join(["Wort."] * len(document.sentences)).text.startswith("```\ncode\n")
 
 
+@pytest.mark.fairseq
 def test_whole_texts_are_translated(tmp_path, capsys):
     """From Python and from the command, with an earlier translation too."""
     page = tmp_path / "page.html"

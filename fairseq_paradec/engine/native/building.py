@@ -1,6 +1,6 @@
-"""The native library is built: for every instruction set at installation, or for this CPU.
+"""The native library is built: for every instruction set in a wheel, or for this CPU.
 
-setup.py runs ``build_all`` from this file, which imports the standard library only.
+setup.py runs this file, which imports the standard library only.
 """
 
 import concurrent.futures
@@ -69,18 +69,51 @@ def usable() -> list[tuple[str, tuple[str, ...]]]:
 def build_all(folder: Path) -> None:
     """Build the library for every instruction set of this kind of machine.
 
-    What an earlier build has left in the folder goes. A compiler may not know the newest sets.
+    A compiler may not know the newest sets. What was built of these sources before stays, what was
+    built of others goes.
 
     Raises:
         NativeUnavailable: none can be built.
     """
-    for old in folder.glob("*.so"):
-        old.unlink()
+    _remove_old(folder)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        tried = [pool.submit(build, name, flags, folder) for name, flags, _ in targets()]
+        tried = [pool.submit(_built, name, flags, folder) for name, flags, _ in targets()]
     failed = [error for build in tried if (error := build.exception()) is not None]
     if len(failed) == len(tried):
         raise failed[0]
+
+
+def build_for_this_cpu(folder: Path) -> None:
+    """Build the library for the best instruction set of this CPU that the compiler knows.
+
+    What was built of these sources before stays, what was built of others goes.
+
+    Raises:
+        NativeUnavailable: none can be built.
+    """
+    _remove_old(folder)
+    failed: list[NativeUnavailable] = []
+    for name, flags in usable():
+        try:
+            _built(name, flags, folder)
+            return
+        except NativeUnavailable as error:
+            failed.append(error)
+    raise failed[0]
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove libraries of other sources and flags from a folder."""
+    starts = tuple(start_of(name, flags) for name, flags, _ in targets())
+    for old in folder.glob("*.so"):
+        if not old.name.startswith(starts):
+            old.unlink()
+
+
+def _built(name: str, flags: tuple[str, ...], folder: Path) -> Path:
+    """Return the library for an instruction set in a folder, built unless it is there."""
+    there = sorted(folder.glob(f"{start_of(name, flags)}*.so"))
+    return there[0] if there else build(name, flags, folder)
 
 
 def build(name: str, flags: tuple[str, ...], folder: Path | None) -> Path:

@@ -10,13 +10,13 @@ import numpy as np
 
 from ...errors import UsageError, option_error
 from ...model.dictionary import EOS, PAD
-from ...model.model import Model
+from ...model.model import HeadWeights, Model
 from . import kept
 from .cache import NativeWeights
 from .library import library
 from .passes import native_encode
 from .shelf import Shelf, open_shelf
-from .stack import ACTIVATIONS, FORMS, NativeMap, NativeStack, sized
+from .stack import ACTIVATIONS, FORMS, NativeHeads, NativeMap, NativeStack, sized
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ class Packed(NamedTuple):
 
 #: Packed models by form, each with the state of its weights when it was packed.
 _PACKED: WeakKeyDictionary[Model, dict[str, tuple[Any, Packed]]] = WeakKeyDictionary()
+#: Packed heads by form.
+_HEADS: WeakKeyDictionary[HeadWeights, dict[str, NativeHeads]] = WeakKeyDictionary()
 #: By model and form: a file with its packed weights, and the state that they are of.
 _FILES: WeakKeyDictionary[Model, dict[str, tuple[Path, Any]]] = WeakKeyDictionary()
 # Held while one is looked up or packed: threads that need it at once pack it once.
@@ -59,6 +61,15 @@ def packed(model: Model, form: str) -> Packed | str:
         if form not in known or known[form][0] != state:
             known[form] = state, _pack_or_map(model, form, state)
         return known[form][1]
+
+
+def packed_heads(heads: HeadWeights, form: str) -> NativeHeads:
+    """Pack heads, once in a form for all batches, scorers and threads; see ``packed``."""
+    with PACKING:
+        known = _HEADS.setdefault(heads, {})
+        if form not in known:
+            known[form] = NativeHeads(heads, form)
+        return known[form]
 
 
 def offer(model: Model, form: str, path: Path) -> None:

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...model.model import Model
-from ...token_rules import Best, Positions, Scored
+from ...token_rules import Best, Positions, Sampling, Scored
+from ..sampling import Drawing, choose_by_draws, draw_draft
 from .passes import native_choose
 from .stack import NativeHeads, NativeMap
 
@@ -44,8 +45,16 @@ class NativeProjection(NamedTuple):
         """Return torch's tensor of log-probabilities of all words; see Projection."""
         import torch
 
-        logits = torch.from_numpy(self.linear(self.read(hidden)))
-        return (logits / temperature).log_softmax(dim=-1)
+        return torch.from_numpy(self._log_probs(hidden, temperature))
+
+    def _log_probs(self, hidden: np.ndarray, temperature: float) -> np.ndarray:
+        """Return log-probabilities of all words: B×R×D -> B×R×V."""
+        scores = self.linear(self.read(hidden))
+        if temperature != 1.0:
+            scores /= temperature
+        scores -= scores.max(-1, keepdims=True)
+        scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
+        return scores
 
     def choose(self, hidden: np.ndarray, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see Projection."""
@@ -63,6 +72,17 @@ class NativeProjection(NamedTuple):
         chosen = native_choose(self.linear, self.read(hidden), at, ends, count=count)
         assert chosen.draft_scores is not None
         return Best(chosen.tokens, chosen.scores, chosen.draft_scores)
+
+    def draw(self, hidden: np.ndarray, at: Positions, drawing: Drawing) -> Scored:
+        """Draw the next token at every position; see ``sampling.choose_by_draws``."""
+        log_probs = self._log_probs(hidden, at.rules.temperature)
+        return choose_by_draws(log_probs, at, drawing)
+
+    def draw_draft(
+        self, hidden: np.ndarray, at: Positions, sampling: Sampling, chance: np.ndarray
+    ) -> tuple[Scored, np.ndarray]:
+        """Draw the next token for each row; see ``sampling.draw_draft``."""
+        return draw_draft(self._log_probs(hidden, at.rules.temperature), at, sampling, chance)
 
     def draft(self, hidden: np.ndarray, at: Positions, normalised: bool = False) -> Scored:
         """Choose the best token at every position; see Projection."""

@@ -8,10 +8,10 @@ from ...batch import Numbers
 from ...model.model import HeadWeights, Model
 from ..masks import Mask
 from .cache import NativeCache
-from .packing import Packed
+from .packing import Packed, packed_heads
 from .passes import native_pass
 from .projection import NativeProjection
-from .stack import ACTIVATIONS, NativeHeads
+from .stack import ACTIVATIONS
 
 
 class NativePasses:
@@ -86,7 +86,7 @@ class NativePasses:
         form = dtype or self.weights.stack.form
         if isinstance(given, HeadWeights):
             if given.record.activation in ACTIVATIONS:
-                return NativeHeads(given, form)
+                return packed_heads(given, form)
             raise KeyError(given.record.activation)
         from ..torch.views import pack_heads
 

@@ -11,7 +11,9 @@ from ...batch import Numbers
 from ...token_rules import Best, Positions, Scored
 from ..chunk import ChunkScorer
 from ..masks import Mask
+from ..sampling import Drawing
 from .choices import best_of, choose, choose_traced
+from .sampling import choose_by_draws
 
 
 class EnsembleScorer:
@@ -55,6 +57,11 @@ class EnsembleScorer:
     def best(self, hidden: list[Tensor], at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
         return best_of(self.log_probs(hidden, at.rules.temperature), at, count)
+
+    def draw(self, hidden: list[Tensor], at: Positions, drawing: Drawing) -> Scored:
+        """Draw the next token at every position; see ``sampling.choose_by_draws``."""
+        log_probs = self.log_probs(hidden, at.rules.temperature)
+        return choose_by_draws(log_probs, at, drawing)
 
     def keep(self, lengths: Sequence[int]) -> None:
         """Roll every cache back; see Cache.keep."""

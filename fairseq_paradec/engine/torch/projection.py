@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...token_rules import Best, Positions, Scored
+from ...token_rules import Best, Positions, Sampling, Scored
+from ..sampling import Drawing
 from .choices import best_of, candidates, choose, choose_traced
+from .sampling import choose_by_draws, draw_draft
 from .weights import Form, make_map
 
 
@@ -72,6 +74,17 @@ class Projection(NamedTuple):
     def best(self, hidden: Any, at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
         return best_of(self._log_probs(self.read(hidden), at.rules.temperature), at, count)
+
+    def draw(self, hidden: Any, at: Positions, drawing: Drawing) -> Scored:
+        """Draw the next token at every position; see ``sampling.choose_by_draws``."""
+        log_probs = self.log_probs(hidden, at.rules.temperature)
+        return choose_by_draws(log_probs, at, drawing)
+
+    def draw_draft(
+        self, hidden: Any, at: Positions, sampling: Sampling, chance: np.ndarray
+    ) -> tuple[Scored, Tensor]:
+        """Draw the next token for each row; see ``sampling.draw_draft``."""
+        return draw_draft(self.log_probs(hidden, at.rules.temperature), at, sampling, chance)
 
     def draft(self, hidden: Any, at: Positions, normalised: bool = False) -> Scored:
         """Choose the best token at every position.

@@ -1,17 +1,6 @@
-"""Sampling from the verifier's distribution, with drafts that a drafter sampled.
-
-Sources: Leviathan, Kalman and Matias 2023, Algorithm 1; Chen et al. 2023, Algorithm 2. p is the
-verifier's distribution at a position, q the drafter's. A token x that was drawn from q is accepted
-with probability min(1, p(x) / q(x)); a rejected one is replaced by a draw from norm(max(0, p - q)).
-Either way the result is a draw from p.
-
-The loop needs no other rule for this than ExactMatch: at each position the verifier's choice is the
-accepted draft or its replacement, which differs from the draft because p < q there.
-"""
+"""Draws by torch: what ``engine/sampling.py`` does with arrays, on the tensors' device."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,47 +8,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...token_rules import Positions, Sampling, Scored
+from ..sampling import Drawing
 from .choices import arrays_of, choose, on_device
 
-#: Tokens of a part of the vocabulary; see ``draw``.
-_PART = 128
 #: Tokens that are first looked at for topp.
 _FEW = 32
 
 
-def choose_by_draws(
-    scorer: Any,
-    hidden: Any,
-    at: Positions,
-    sampling: Sampling,
-    draft: np.ndarray,
-    drawn_from: Sequence[Any] | None,
-) -> Scored:
-    """Draw the verifier's choice at every position of a chunk.
-
-    Args:
-        scorer: the verifier.
-        hidden: of its pass.
-        at: the positions.
-        sampling: the distribution.
-        draft: B×K drafted tokens, K <= R.
-        drawn_from: K tensors of B×N over the first N tokens, what they were drawn from; all 0 where
-            a row has no draft. None: no row has a draft.
-
-    Returns:
-        The drawn tokens and, as fairseq's scores, their log-probabilities before truncation; and
-        the scores of the draft.
-    """
-    log_probs = scorer.log_probs(hidden, at.rules.temperature)  # B×R×V
+def choose_by_draws(log_probs: Tensor, at: Positions, drawing: Drawing) -> Scored:
+    """Draw the verifier's choice at every position of a chunk, B×R×V; see there."""
+    sampling, chance, draft, drawn_from = drawing
     scored = choose(log_probs, at, draft)
     probs = distributions(sampling, log_probs)
+    lots = on_device(chance, probs)
     if drawn_from is None:
-        tokens = draw(probs)
+        tokens = draw(probs, lots[:, :, 1])
     else:
         q = torch.stack([torch.as_tensor(part).to(probs) for part in drawn_from], dim=1)
         more = probs.size(1) - draft.shape[1]
         wide = (0, probs.size(2) - q.size(2), 0, more)
-        tokens = redraw(probs, F.pad(q, wide), F.pad(on_device(draft, probs), (0, more)))
+        tokens = redraw(probs, F.pad(q, wide), F.pad(on_device(draft, probs), (0, more)), lots)
     is_nan = on_device(np.isnan(scored.scores), probs)  # then the output ends at the limit
     tokens = torch.where(is_nan, on_device(scored.tokens, probs), tokens)
     drawn = log_probs.gather(2, tokens[:, :, None]).squeeze(2)
@@ -68,20 +36,12 @@ def choose_by_draws(
 
 
 def draw_draft(
-    projection: Any, hidden: Any, at: Positions, sampling: Sampling
+    log_probs: Tensor, at: Positions, sampling: Sampling, chance: np.ndarray
 ) -> tuple[Scored, Tensor]:
-    """Draw the next token for each row: -> it, B×1, and the distribution, B×N.
-
-    Args:
-        projection: the drafter's.
-        hidden: B×1×D, what it reads.
-        at: the positions.
-        sampling: the distribution.
-    """
-    log_probs = projection.log_probs(hidden, at.rules.temperature)
+    """Draw the next token for each row: -> it, B×1, and the distribution, B×N; see there."""
     at.restrict(log_probs)
     probs = distributions(sampling, log_probs)
-    tokens = draw(probs)
+    tokens = draw(probs, on_device(chance, probs)[:, :, 1])
     shares = probs.gather(2, tokens[:, :, None]).squeeze(2).log()
     return Scored(*arrays_of((tokens, shares))), probs[:, 0]
 
@@ -128,37 +88,25 @@ def _likeliest(topp: float, probs: Tensor) -> Tensor:
         width = min(4 * width, size)
 
 
-def draw(weights: Tensor) -> Tensor:
-    """Draw a token by each distribution, ...×V -> ..., with torch's random numbers.
-
-    The distributions need not be normalised. A part of the vocabulary is drawn, and a token of it:
-    that takes one sum over the vocabulary. With NaN any token is drawn.
-    """
-    parts = F.pad(weights, (0, -weights.size(-1) % _PART)).unflatten(-1, (-1, _PART))
-    part = _draw(parts.sum(dim=-1))
-    tokens = part * _PART + _draw(parts.take_along_dim(part[..., None, None], -2).squeeze(-2))
-    return tokens.clamp(max=weights.size(-1) - 1)
-
-
-def _draw(weights: Tensor) -> Tensor:
-    """Draw an index by each distribution, ...×N -> ...; in fp64, for small shares."""
+def draw(weights: Tensor, chance: Tensor) -> Tensor:
+    """Draw a token by each distribution, B×R×V, by B×R random numbers: -> B×R."""
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
-    share = torch.rand_like(sums[..., :1])  # below 1, so that no index of weight 0 is drawn
-    index = torch.searchsorted(sums, share * sums[..., -1:], right=True)
-    return index.squeeze(-1).clamp(max=weights.size(-1) - 1)
+    tokens = torch.searchsorted(sums, chance[..., None] * sums[..., -1:], right=True)
+    return tokens.squeeze(-1).clamp(max=weights.size(-1) - 1)
 
 
-def redraw(probs: Tensor, draft_probs: Tensor, draft: Tensor) -> Tensor:
+def redraw(probs: Tensor, draft_probs: Tensor, draft: Tensor, chance: Tensor) -> Tensor:
     """Accept drafted tokens or replace them: B×R draws from ``probs``.
 
     Args:
         probs: B×R×V, p.
         draft_probs: B×R×V, q; all 0 where nothing is drafted.
         draft: B×R tokens that were drawn from q; any where nothing is drafted.
+        chance: B×R×2 random numbers.
     """
     p, q = (each.gather(2, draft[:, :, None]).squeeze(2) for each in (probs, draft_probs))
-    is_accepted = torch.rand_like(p) < acceptance(p, q)
-    return torch.where(is_accepted, draft, draw(residual(probs, draft_probs)))
+    is_accepted = chance[:, :, 0] < acceptance(p, q)
+    return torch.where(is_accepted, draft, draw(residual(probs, draft_probs), chance[:, :, 1]))
 
 
 def acceptance(p: Tensor, q: Tensor) -> Tensor:

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from ... import images
 from ...cli import arguments
@@ -148,6 +146,8 @@ def rows_of(
 
 def enlarged(small: Pixels, size: Size) -> Pixels:
     """Enlarge an image without a model: Pillow's bicubic interpolation."""
+    from PIL import Image
+
     return np.array(
         Image.fromarray(small).resize((size.width, size.height), Image.Resampling.BICUBIC)
     )
@@ -235,6 +235,9 @@ def _is_own(path: Path) -> bool:
 
 def _write(path: Path, pixels: Pixels) -> None:
     """Write a picture beside its place, and rename it when it is complete."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
     mark, whole = PngInfo(), io.BytesIO()
     mark.add_text("Software", MARK)
     Image.fromarray(pixels).save(whole, format="PNG", pnginfo=mark)

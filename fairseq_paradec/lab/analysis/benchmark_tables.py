@@ -1,7 +1,7 @@
 """The tables of a benchmark, from its raw samples: a pure function of the JSON document."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,9 +9,11 @@ import numpy as np
 
 from ..data.samples import LATENCY, THROUGHPUT, Rounds, Sample, samples, speed_ups
 from ..data.table import Cells, Column, Table, Value, column
+from .promises import BREAKABLE
 
-# The baselines, which every benchmark has.
+# The baselines, which every benchmark has; without fairseq our beam search stands for its own.
 BEAM, GREEDY, OWN_GREEDY = "fairseq beam 5", "fairseq greedy", "greedy"
+OWN_BEAM = "own beam 5"
 # Bins of source lengths.
 BINS = 4
 BLOCKS = (
@@ -30,6 +32,7 @@ AGAINST = {
     for base, key in (
         (BEAM, "x_beam_5"),
         (GREEDY, "x_fairseq_greedy"),
+        (OWN_BEAM, "x_our_beam_5"),
         (OWN_GREEDY, "x_our_greedy"),
     )
 }
@@ -40,6 +43,28 @@ Gains = Mapping[str, Mapping[tuple[str, Any], Value]]
 
 
 # ---- systems ------------------------------------------------------------------------------------
+
+
+def judge_of(labels: Collection[str]) -> str:
+    """Return the system whose outputs are right: fairseq's greedy search, or ours without it."""
+    return GREEDY if GREEDY in labels else OWN_GREEDY
+
+
+def compared_with(labels: Collection[str]) -> tuple[str, str]:
+    """Return the beam search and the greedy search with which scores are compared."""
+    return (BEAM if BEAM in labels else OWN_BEAM), judge_of(labels)
+
+
+def labels_of(document: Mapping[str, Any]) -> list[str]:
+    """Return the systems' labels."""
+    return [system["label"] for system in document["systems"]]
+
+
+def baselines(document: Mapping[str, Any]) -> list[str]:
+    """Return what speed-ups are against, in the order of columns."""
+    labels = labels_of(document)
+    used = {*compared_with(labels), OWN_GREEDY}
+    return [base for base in AGAINST if base in used and base in labels]
 
 
 def own_systems(document: Mapping[str, Any]) -> list[System]:
@@ -75,8 +100,9 @@ def label(system: System) -> str:
 
     A system is not called exact if one output differs from greedy search's beyond ties.
     """
-    if system["promise"] != "exact":
-        return str(system["promise"])
+    promise = str(system["promise"])
+    if promise not in BREAKABLE:
+        return promise
     counts = system["agreement"].values()
     beyond, ties, checked = (
         sum(at_size[key] for at_size in counts) for key in ("beyond ties", "ties", "sentences")
@@ -85,7 +111,7 @@ def label(system: System) -> str:
         return f"NOT EXACT ({beyond} of {checked})"
     if system["changed"]:
         return f"NOT EXACT ({system['changed']} outputs changed when timed)"
-    return f"exact but for {ties} ties of {checked}" if ties else "exact"
+    return f"{promise} but for {ties} ties of {checked}" if ties else promise
 
 
 def listed(names: Iterable[str]) -> str:
@@ -209,27 +235,49 @@ def _named(system: System) -> Cells:
 def _outputs(document: Mapping[str, Any]) -> Table:
     own = own_systems(document)
     blocks = any("blocks" in system for system in own)
+    scored, intervals = document["signatures"], "with their 95% paired-bootstrap intervals."
     notes = [
-        f"Differences of {listed(document['signatures'])} with their 95% paired-bootstrap "
-        "intervals.",
+        *([f"Differences of {listed(scored)} {intervals}"] if scored else []),
         "Ties: the outputs part where the two tokens' log-probabilities differ by less than 1e-4.",
         "tokens: with </s>. passes: of the decoder, at batch 1.",
         *([BLOCKS] if blocks else []),
     ]
-    return Table.of([output_row(system, blocks) for system in own], "Output", notes)
+    bases = compared_with(labels_of(document))
+    rows = [output_row(system, blocks, bases) for system in own]
+    return Table.of([*rows, *_not_run(document, rows)], "Output", notes)
 
 
-def output_row(system: System, blocks: bool = False) -> Cells:
-    """Return a system's row on its outputs."""
+def _not_run(document: Mapping[str, Any], rows: Sequence[Cells]) -> list[Cells]:
+    """Return rows, as long as these, of what would be compared and is not run."""
+    lacks: Mapping[str, str] = document.get("not_run", {})
+    return [
+        dict.fromkeys(rows[0]) | {"decoder": name, "label": f"not run: {why}"}
+        for name, why in lacks.items()
+    ]
+
+
+def output_row(
+    system: System, blocks: bool = False, bases: Sequence[str] = (BEAM, GREEDY)
+) -> Cells:
+    """Return a system's row on its outputs.
+
+    Args:
+        system: of a benchmark.
+        blocks: whether the mean accepted block is among the columns.
+        bases: the beam search and the greedy search that scores are compared with.
+    """
+    beam, greedy = bases
+    key = "identical_to_greedy"
+    identical = column(key, "identical to our greedy") if greedy == OWN_GREEDY else key
     at_one = system["agreement"]["1"]
     passes, tokens, sentences = system["passes"], system["tokens"], at_one["sentences"]
     row: Cells = {
         **_named(system),
         "parameters": system["parameters"],
-        "identical_to_greedy": _identical(system, "1"),
+        identical: _identical(system, "1"),
         "ties": at_one["ties"],
-        **_quality(system, BEAM),
-        **_quality(system, GREEDY),
+        **_quality(system, beam),
+        **_quality(system, greedy),
         "passes_per_sentence": None if passes is None else round(passes / sentences, 2),
         "tokens_per_pass": None if passes is None else round(tokens / passes, 2),
     }
@@ -240,7 +288,7 @@ def output_row(system: System, blocks: bool = False) -> Cells:
 
 
 def _identical(system: System, size: str) -> Value:
-    """Return the share of a system's outputs that are fairseq's greedy ones."""
+    """Return the share of a system's outputs that are the judge's greedy ones."""
     agreement = system["agreement"][size]
     return Value.share(agreement["identical"], agreement["sentences"])
 
@@ -256,7 +304,8 @@ def _quality(system: System, baseline: str) -> Cells:
     """Return a system's scores, and their differences from a baseline's."""
     row: Cells = {metric: round(score, 2) for metric, score in system["scores"].items()}
     for metric, ends in system["differences"][baseline].items():
-        row[difference(metric, baseline.removeprefix("fairseq "))] = Value(*ends)
+        name = "our greedy" if baseline == OWN_GREEDY else baseline.removeprefix("fairseq ")
+        row[difference(metric, name)] = Value(*ends)
     return row
 
 
@@ -278,7 +327,7 @@ def _alone(system: System, times: Mapping[str, Rounds], gains: Gains) -> Cells:
 def _alone_gains(document: Mapping[str, Any]) -> Gains:
     """Return the speed-ups of single sentences."""
     alone = alone_samples(document)
-    return {base: speed_ups(alone, base) for base in AGAINST}
+    return {base: speed_ups(alone, base) for base in baselines(document)}
 
 
 def _latency(document: Mapping[str, Any]) -> Table:
@@ -293,12 +342,12 @@ def _latency(document: Mapping[str, Any]) -> Table:
         "Speed-ups: ratios of a round's total times.",
         "memory: peak beyond the loaded models, in MiB.",
     ]
-    return Table.of(rows, title, notes)
+    return Table.of([*rows, *_not_run(document, rows)], title, notes)
 
 
 def _throughput(document: Mapping[str, Any]) -> Table:
     setting, groups = document["setting"], by_batch(document)
-    gains = {base: groups.gains(base) for base in AGAINST}
+    gains = {base: groups.gains(base) for base in baselines(document)}
     peers = [system for system in document["systems"] if system["promise"] == "peer"]
     rows: list[Cells] = [
         {
@@ -320,7 +369,8 @@ def _throughput(document: Mapping[str, Any]) -> Table:
 
 def _lengths(document: Mapping[str, Any]) -> Table:
     groups = by_length(document)
-    gains, sizes = groups.gains(GREEDY), length_bins(document["source_lengths"], BINS)
+    judge = judge_of(labels_of(document))
+    gains, sizes = groups.gains(judge), length_bins(document["source_lengths"], BINS)
     columns = {
         name: replace(head, name=f"{name} (n={len(sizes[name])})")
         for name, head in groups.columns.items()
@@ -330,7 +380,8 @@ def _lengths(document: Mapping[str, Any]) -> Table:
         for system in own_systems(document)
     ]
     main = threads(main_threads(document))
-    return Table.of(rows, f"Speed-up against {GREEDY}, by source length in tokens ({main})")
+    against = "our greedy" if judge == OWN_GREEDY else judge
+    return Table.of(rows, f"Speed-up against {against}, by source length in tokens ({main})")
 
 
 def _threads(document: Mapping[str, Any]) -> Table:
@@ -356,6 +407,7 @@ def _threads(document: Mapping[str, Any]) -> Table:
 
 def _peers(document: Mapping[str, Any]) -> Table:
     times, gains = latencies(document), _alone_gains(document)
+    judge = judge_of(labels_of(document))
     main, dtype = main_threads(document), document["setting"]["dtype"]
     rows: list[Cells] = [
         {
@@ -364,7 +416,7 @@ def _peers(document: Mapping[str, Any]) -> Table:
             "threads": system["threads"] or main,
             **_alone(system, times, gains),
             "identical": _identical(system, "1"),
-            **_quality(system, GREEDY),
+            **_quality(system, judge),
         }
         for system in document["systems"]
         if system["promise"] == "peer"
@@ -372,7 +424,7 @@ def _peers(document: Mapping[str, Any]) -> Table:
     notes = [
         "Each in its own dtype, with its own number of threads; speed-ups are against Latency "
         f"above, in the same rounds ({dtype}, {threads(main)}).",
-        "identical: to fairseq greedy.",
+        f"identical: to {'our greedy' if judge == OWN_GREEDY else judge}.",
     ]
     return Table.of(rows, "Peers: the same checkpoint in another engine", notes)
 
@@ -393,7 +445,10 @@ class BlockPoint:
 
 
 def block_points(document: Mapping[str, Any]) -> list[BlockPoint]:
-    """Return our greedy search and each blockwise system of a benchmark, in its order."""
+    """Return our greedy search and each blockwise system of a benchmark, in its order.
+
+    fairseq's greedy search has to be among its systems.
+    """
     gains = _alone_gains(document)
     tokens = {system["label"]: system["tokens"] for system in document["systems"]}
     return [

@@ -6,8 +6,12 @@ from typing import Any
 #: The fields of a record, or of a benchmark's system, on the origin of its output.
 PROVENANCE = ("lossless", "engine", "engine_dtype", "model", "drafter")
 
-#: Greedy search's output. Only this promise can be broken.
+#: The output of fairseq's greedy search. This promise can be broken, others cannot.
 EXACT = "exact"
+#: The same in a benchmark without fairseq, whose judge is our own greedy search.
+AS_OURS = "= our greedy"
+#: Promises that one other token breaks.
+BREAKABLE = (EXACT, AS_OURS)
 #: Exact in fp32, but decoded in a lower precision.
 OTHER_DTYPE = "other dtype"
 #: Sampled: the promise is the model's distribution, not an output.

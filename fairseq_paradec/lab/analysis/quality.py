@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sacrebleu.metrics import BLEU, CHRF
 
 from ...errors import UsageError, option_error
 from ...images import PEAK, Pixels, Size, image, psnr
@@ -109,6 +108,8 @@ class TranslationQuality(Quality):
     compared = "Cased, detokenised text against raw references"
 
     def __init__(self, references: Sequence[str], resamples: int = RESAMPLES) -> None:
+        from sacrebleu.metrics import BLEU, CHRF
+
         super().__init__(references, resamples)
         # `force`: no warning about translations without detokenisation.
         self._scorers: dict[str, Any] = {"BLEU": BLEU(force=True), "chrF": CHRF()}

@@ -24,7 +24,9 @@ from .benchmark_tables import (
     by_batch,
     by_length,
     by_threads,
+    compared_with,
     label,
+    labels_of,
     latencies,
     main_threads,
     milliseconds,
@@ -305,7 +307,9 @@ def histogram_table(
 def tables(document: Mapping[str, Any]) -> list[Table]:
     """Return all tables that a benchmark has data for.
 
-    By batch, beam, length and threads, and the per-sentence histogram, all against fairseq beam 5.
+    By batch, beam, length and threads, and the per-sentence histogram, all against fairseq beam 5,
+    or against ours where that was not run.
     """
-    made = [*(table(document, by) for by in KINDS), histogram_table(document)]
+    base, _ = compared_with(labels_of(document))
+    made = [*(table(document, by, base) for by in KINDS), histogram_table(document, against=base)]
     return [table for table in made if table.rows]

@@ -13,8 +13,10 @@ from ..analysis import acceptance_by_position, speed_ups
 from ..analysis.benchmark_tables import (
     AGAINST,
     BEAM,
+    GREEDY,
     BlockPoint,
     block_points,
+    labels_of,
 )
 from ..data import documents
 from ..data.table import Cells, Table
@@ -64,6 +66,8 @@ def blocks(args: argparse.Namespace) -> Table:
         title, setting = document["title"], document["setting"]
         if title in points:
             raise option_error("BENCHMARK", path, f"one title each; {title!r} is twice")
+        if GREEDY not in labels_of(document):
+            raise option_error("BENCHMARK", path, f"one in which {GREEDY} was run, by [fairseq]")
         points[title] = block_points(document)
         if len(points[title]) < 2:
             raise option_error("BENCHMARK", path, "one with a --decoder 'blockwise ...'")

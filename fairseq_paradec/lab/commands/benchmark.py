@@ -3,13 +3,12 @@
 Every decoder translates the same sentences in the same process, in rounds in which each sentence is
 decoded by all decoders one after the other, each time in another order. The timer covers what a
 user waits for: batching, encoder, decoder, detokenised text. fairseq's beam 5 and greedy search and
-this package's greedy search are always among the decoders. What was measured is kept beside --out:
-run the same command again to go on.
+this package's greedy search are always among the decoders; where fairseq is not installed its rows
+are not run, and all is compared with our own searches. What was measured is kept beside --out: run
+the same command again to go on.
 
 presets:
   times       times and quality of decoders (the default)
-  demo        all decoders that the folder of DATA has models for, one table; `paradec demo` is
-              this. --text: a sentence of your own, translated after the table
   lossless    outputs that differ from fairseq's search, in all settings of each exact decoder;
               with --sweep beam=2,3 n-best lists. It may run beside other work
   acceptance  passes, accepted drafted tokens, blocks and quality, of greedy search and of each
@@ -23,15 +22,13 @@ presets:
 import argparse
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from ...cli import arguments
 from ...errors import needs, option_error
-from ..measure import presets
+from ...extras import is_installed, require
 from ..measure.presets import (
     ACCEPTANCE,
-    DEMO,
     DRAFTS,
     LOSSLESS,
     QUALITY,
@@ -50,7 +47,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
   paradec benchmark data-bin/demo.en-de --path data-bin/demo.en-de/model.pt \\
     --decoder 'pgj --block-size 5' --decoder 'wide=hgj --block-size 12' --rounds 3 \\
     --out runs/demo.json
-  paradec demo --sentences 20 --text "A dog runs."
   paradec benchmark data-bin/demo.en-de --preset lossless --path data-bin/demo.en-de/model.pt \\
     --out runs/lossless.json
   paradec benchmark data-bin/multi30k.en-de --preset acceptance --path verifier.pt \\
@@ -62,7 +58,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
   paradec benchmark data-bin/demo-small.en-de/raw/demo.en --preset drafts \\
     --path data-bin/demo-small.en-de --out runs/drafts.json
 """
-    parser.set_defaults(fails="an exact decoder of the demo is not exact", flags=[])
+    parser.set_defaults(plugin=is_installed("fairseq"), flags=[])
     declare_fields(Comparison, parser)
 
 
@@ -87,11 +83,8 @@ def read(args: argparse.Namespace) -> Comparison:
     from ..measure import specs
 
     values = given_or_default(args.preset, vars(args))
-    if args.preset == DEMO:
-        values["data"] = values["data"] or demo_data()
-        values["path"] = values["path"] or [str(Path(values["data"]) / "model.pt")]
     for name, flag in (("data", "DATA"), ("path", "--path"), ("out", "--out")):
-        if not values[name] and not (name == "out" and args.preset == DEMO):
+        if not values[name]:
             raise needs("--preset", args.preset, flag)
     _refuse_several(args.preset, values)
     if args.preset == TIMES and values["out"].suffix != ".json":
@@ -116,33 +109,26 @@ def _refuse_several(preset: str, values: dict[str, Any]) -> None:
         raise option_error("--reference", given, "one for each subset")
 
 
-def demo_data() -> Path:
-    """Return the folder of the demo.
-
-    Raises:
-        UsageError: there is none beside an installed package.
-    """
-    if not presets.DEMO_DATA.is_dir():
-        allowed = (
-            "a data folder; an installed package has none: the demo's is data-bin/demo-small.en-de "
-            "in a checkout of the source"
-        )
-        raise option_error("DATA", None, allowed)
-    return presets.DEMO_DATA
-
-
 def compare(asked: Comparison) -> int:
     """Do what a preset asks for; return the exit status."""
     from ..data import documents
-    from ..measure import benchmark, counts, demo, drafts, generated
 
     if asked.out is not None:
         documents.check_out(asked.out)
-    if asked.preset == DEMO:
-        status = benchmark.benchmark(demo.comparison(asked))
-        if asked.text:
-            print("\n" + demo.translated(Path(asked.data), asked.text))
-        return status
-    works = {LOSSLESS: counts.count, ACCEPTANCE: counts.count, QUALITY: generated.score}
-    works |= {TIMES: benchmark.benchmark, DRAFTS: drafts.drafts}
-    return works[asked.preset](asked)
+    # Some import fairseq, or packages of [lab].
+    if asked.preset == TIMES:
+        from ..measure import benchmark
+
+        return benchmark.benchmark(asked)
+    if asked.preset in (LOSSLESS, ACCEPTANCE):
+        from ..measure import counts
+
+        return counts.count(asked)
+    if asked.preset == DRAFTS:
+        from ..measure import drafts
+
+        return drafts.drafts(asked)
+    require(("fairseq",), "fairseq")
+    from ..measure import generated
+
+    return generated.score(asked)

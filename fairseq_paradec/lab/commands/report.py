@@ -8,15 +8,18 @@ give the same bytes.
 import argparse
 import collections
 import dataclasses
+import functools
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from ...cli import arguments
 from ...errors import UsageError, option_error
 from ...output import printable
 from ...records import Record, parse_any
 from ..analysis import acceptance_by_position, speed_ups
+from ..analysis.benchmark_tables import compared_with, labels_of
 from ..data import documents
 from ..data.table import Result
 from ..show import report, trace_records, viewer
@@ -157,9 +160,11 @@ def pictures(document: Result) -> list[report.Picture]:
 
     title = printable(document.content["title"])
     content = {**document.content, "title": title}
-    drawn = {
+    base, _ = compared_with(labels_of(content))
+    histogram = functools.partial(benchmark_plots.draw_histogram, against=base)
+    drawn: dict[str, Callable[[Any, BinaryIO], object]] = {
         "time per sentence, throughput, threads, as in the tables": benchmark_plots.draw,
-        "speed-ups of single sentences, as in the last table": benchmark_plots.draw_histogram,
+        "speed-ups of single sentences, as in the last table": histogram,
     }
     return [(report.svg(draw, content), f"{title}: {words}") for words, draw in drawn.items()]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError, option_error
+from ...extras import is_installed
 from ...files import replacing
 from ..analysis import benchmark_tables, pass_costs
 from ..settings import Made
@@ -64,7 +65,7 @@ def save(path: Path, title: str, table: Table, made_by: dict[str, Any]) -> None:
 
 def save_made(made: Made, table: Table) -> None:
     """Write the table that a command made."""
-    from ..measure.machine import circumstances  # imports torch, which readers do not need
+    from ..measure.machine import circumstances
 
     save(made.out, made.title, table, circumstances(made.argv))
 
@@ -72,20 +73,29 @@ def save_made(made: Made, table: Table) -> None:
 def check(document: Mapping[str, Any], name: str) -> Result:
     """Check a document, and return it with its tables.
 
+    Commands that read one require jsonschema. Where it is not installed, one that was made here is
+    not compared with its schema.
+
     Raises:
         UsageError: it does not fit its schema, or contradicts itself.
     """
+    schema_file, contradiction, make_tables = _KINDS[document["schema"]]
+    if is_installed("jsonschema"):
+        _check_schema(document, name, schema_file)
+    if (problem := contradiction(document)) is not None:
+        raise UsageError(f"{name}: {problem}")
+    return Result(Path(name).name, document, make_tables(document))
+
+
+def _check_schema(document: Mapping[str, Any], name: str, schema_file: str) -> None:
+    """Check a document by its schema; see ``check``."""
     import jsonschema
 
-    schema_file, contradiction, make_tables = _KINDS[document["schema"]]
     schema = json.loads(Path(__file__).with_name(schema_file).read_text("utf-8"))
     errors = jsonschema.Draft202012Validator(schema).iter_errors(json.loads(json.dumps(document)))
     worst = jsonschema.exceptions.best_match(errors)
     if worst is not None:
         raise UsageError(f"{name}: {worst.json_path}: {worst.message}")
-    if (problem := contradiction(document)) is not None:
-        raise UsageError(f"{name}: {problem}")
-    return Result(Path(name).name, document, make_tables(document))
 
 
 def table_contradiction(document: Mapping[str, Any]) -> str | None:

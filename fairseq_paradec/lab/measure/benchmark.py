@@ -1,24 +1,33 @@
 """``paradec benchmark``: quality, passes and times of decoders, for one model and one test set.
 
 fairseq's beam 5 and greedy search and this package's greedy search are always among the decoders,
-to separate the gain of an algorithm from that of the engine.
+to separate the gain of an algorithm from that of the engine. Where fairseq is not installed its
+rows are not run, and this package's own searches are what all is compared with.
 """
 
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, NamedTuple
 
 from ...config import flag
 from ...engine.settings import usable_device
 from ...errors import needs, option_error
+from ...extras import EXTRAS, is_installed
 from ...files import check_inputs
 from ...images import holds_images
-from ..analysis.benchmark_tables import BEAM, GREEDY, OWN_GREEDY, shown_names
-from ..analysis.promises import PROVENANCE
+from ...threads import set_threads
+from ..analysis.benchmark_tables import (
+    BEAM,
+    GREEDY,
+    OWN_BEAM,
+    OWN_GREEDY,
+    compared_with,
+    judge_of,
+    shown_names,
+)
+from ..analysis.promises import EXACT, PROVENANCE
 from ..analysis.quality import Quality
 from ..analysis.result_pages import page
 from ..data import documents
@@ -26,41 +35,44 @@ from ..data.documents import BENCHMARK, VERSION, check
 from ..data.journal import Journal
 from ..data.table import Result
 from ..show.table import markdown
-from . import CTRANSLATE2, TRANSFORMERS, demo, machine
+from . import CTRANSLATE2, TRANSFORMERS, machine
 from .inputs import origin
 from .judge import DETOKENISED, agreement, references
-from .loading import choose, evenly
+from .loading import choose, evenly, loader
+from .outputs import PEER, System
+from .own import Loader, NotRun, OwnSystem
 from .peers import CTranslate2System, numbers_of_threads
 from .presets import Comparison
 from .specs import Spec, reads, swept
-from .systems import PEER, FairseqSystem, Models, System
-from .text import quality_of
+from .text import quality_of, target_language
 from .timings import Benchmark, Plan
-from .transformers_peer import transformers_systems
 
+#: The decoders of every benchmark.
 ALWAYS: dict[str, dict[str, Any]] = {
     BEAM: {"decoding": "beam", "beam": 5},
     GREEDY: {"decoding": "beam", "beam": 1},
     OWN_GREEDY: {"decoding": "greedy"},
 }
+#: What stands for fairseq's beam search where that is not run.
+INSTEAD = {OWN_BEAM: {"decoding": "multiword_beam", "beam": 5}}
+#: What scores texts.
+SCORERS = ("sacrebleu", "rouge_score")
 
 
 def benchmark(asked: Comparison) -> int:
-    """Measure, and write the three files; of the demo only print. Return the exit status."""
+    """Measure, and write the three files; return the exit status."""
     (path,) = asked.path
-    usable_device(asked.device)
     if asked.peers:
         _check_peers(asked)
     check_inputs(asked.data, path)
+    models = loader(asked.data, asked.subset[0], asked.dtype, asked.device)
+    usable_device(asked.device)
     # Before anything is built: generators are built with these threads.
-    torch.set_num_threads(asked.threads[0])
-    systems, left_out = make_systems(asked)
-    plan = make_plan(systems[0], asked)
-    if asked.out is None:
-        bench = Benchmark(systems, plan, Journal(None, {}))
-        bench.run()
-        return demo.show(bench, Path(asked.data))
-    return _document(asked, asked.out, systems, plan, left_out)
+    set_threads(asked.threads[0])
+    made = make_systems(asked, models)
+    plan = make_plan(made.systems[0], asked)
+    assert asked.out is not None
+    return _document(asked, asked.out, made, plan)
 
 
 def _check_peers(asked: Comparison) -> None:
@@ -73,21 +85,36 @@ def _check_peers(asked: Comparison) -> None:
         raise needs("--peers", True, "texts; DATA holds images")
 
 
-def _document(
-    asked: Comparison, out: Path, systems: Sequence[System], plan: Plan, left_out: list[str]
-) -> int:
-    """Judge the outputs too, and write the document with its page and picture."""
-    task, subset = systems[0].task, asked.subset[0]
+def _scorer(asked: Comparison, plan: Plan, count: int) -> tuple[Quality | None, str]:
+    """Return the scorer of outputs, and where its references come from.
+
+    Args:
+        asked: what is compared.
+        plan: the measured sentences.
+        count: sentences of the subset.
+
+    Returns:
+        The scorer, or None where what scores texts is not installed.
+    """
+    if not (holds_images(asked.data) or all(map(is_installed, SCORERS))):
+        return None, f"none: scores need [{EXTRAS[SCORERS[0]]}]"
+    subset, language = asked.subset[0], target_language(asked.data)
     given = asked.reference[0] if asked.reference else None
-    texts, source = references(asked.data, subset, len(task.dataset(subset)), given)
-    quality = quality_of(asked.data, task.cfg.target_lang, [texts[i] for i in plan.sentences])
+    texts, source = references(asked.data, subset, count, given)
+    quality = quality_of(asked.data, language, [texts[i] for i in plan.sentences])
     if source == DETOKENISED:
         print(
-            f"paradec benchmark: no {asked.data}/raw/{subset}.{task.cfg.target_lang} and no "
-            f"--reference: {quality.metrics[0]} is against the targets of DATA, "
-            "detokenised",
+            f"paradec benchmark: no {asked.data}/raw/{subset}.{language} and no --reference: "
+            f"{quality.metrics[0]} is against the targets of DATA, detokenised",
             file=sys.stderr,
         )
+    return quality, source
+
+
+def _document(asked: Comparison, out: Path, made: "Made", plan: Plan) -> int:
+    """Judge the outputs too, and write the document with its page and picture."""
+    systems, subset = made.systems, asked.subset[0]
+    quality, source = _scorer(asked, plan, len(systems[0].task.dataset(subset)))
     unfinished = out.with_suffix(".partial.jsonl")
     journal = Journal(unfinished, fingerprint(asked, systems))
     bench = Benchmark(systems, plan, journal)
@@ -109,8 +136,9 @@ def _document(
         "schema": BENCHMARK,
         "version": VERSION,
         "title": asked.title or f"Benchmark of {asked.path[0]}",
-        "notes": [*notes(setting, systems, asked), *left_out],
+        "notes": [*notes(setting, systems, asked), *made.left_out],
         **machine.circumstances(asked.argv),
+        **({"not_run": made.not_run} if made.not_run else {}),
         **report(bench, quality, setting),
     }
     document["notes"] += [f"{k}: {v}" for k, v in document["signatures"].items()]
@@ -122,39 +150,56 @@ def _document(
     return 0
 
 
-def make_systems(asked: Comparison) -> tuple[list[System], list[str]]:
-    """Load models and build the decoders.
+class Made(NamedTuple):
+    """What is compared."""
 
-    Returns:
-        The decoders, and notes on those that are left out.
+    systems: list[System]
+    left_out: list[str]  # notes on those that are left out
+    not_run: dict[str, str]  # what else would be, by label: the extra that it needs
+
+
+def make_systems(asked: Comparison, models: Loader) -> Made:
+    """Load models and build the decoders.
 
     Raises:
         UsageError: a decoder cannot be built, or has the name of another.
     """
-    models = Models(asked.data, asked.subset[0], asked.dtype, asked.device)
     path, common = asked.path[0], asked.limits
-    specs = [Spec.of(options, label) for label, options in ALWAYS.items()]
+    always = ALWAYS if models.exact == EXACT else ALWAYS | INSTEAD
+    specs = [Spec.of(options, label) for label, options in always.items()]
     specs += [each for spec in asked.decoder for each in swept(spec, asked.sweep)]
     for name in asked.sweep:
         if not any(reads(spec.options["decoding"], name) for spec in asked.decoder):
             raise needs(f"--sweep {name.replace('_', '-')}", True, "a --decoder that reads it")
-    systems: list[System] = [FairseqSystem(spec, models, path, common) for spec in specs]
+    systems: list[System] = []
     left_out: list[str] = []
-    if CTRANSLATE2 in asked.peers:
+    not_run: dict[str, str] = {}
+    for spec in specs:
+        try:
+            systems.append(models.system(spec, path, common))
+        except NotRun as lack:
+            not_run[spec.label] = str(lack)
+    for peer in asked.peers:
+        packages = [peer] if peer == CTRANSLATE2 else ["fairseq", peer]
+        if (lacks := next((p for p in packages if not is_installed(p)), None)) is not None:
+            not_run[peer] = f"needs [{EXTRAS[lacks]}]"
+    if CTRANSLATE2 in asked.peers and CTRANSLATE2 not in not_run:
         systems += [
             CTranslate2System(beam, kind, threads, models, path, common)
             for kind in ("float32", "int8")
             for beam in (1, 5)
             for threads in numbers_of_threads(len(os.sched_getaffinity(0)), asked.threads)
         ]
-    if TRANSFORMERS in asked.peers:
+    if TRANSFORMERS in asked.peers and TRANSFORMERS not in not_run:
+        from .transformers_peer import transformers_systems
+
         more, left_out = transformers_systems(systems, models, path, common)
         systems += more
-    labels = [system.label for system in systems]
+    labels = [*(system.label for system in systems), *not_run]
     for name in labels:
         if labels.count(name) > 1:
             raise option_error("--decoder", name, "a LABEL= of its own for each decoder")
-    return systems, left_out
+    return Made(systems, left_out, not_run)
 
 
 def make_plan(system: System, asked: Comparison) -> Plan:
@@ -212,17 +257,29 @@ def notes(setting: dict[str, Any], systems: Sequence[System], asked: Comparison)
 
 
 def save(path: Path, result: Result) -> None:
-    """Write the JSON document, and its page and picture in the same folder."""
-    from ..show.benchmark_plots import draw
+    """Write the JSON document, and its page and picture in the same folder.
 
-    picture = path.with_suffix(".png")
+    Where matplotlib is not installed there is no picture, and a line says so.
+    """
+    picture, draws = path.with_suffix(".png"), is_installed("matplotlib")
     documents.write(path, documents.compact(result.content))
-    documents.write(path.with_suffix(".md"), page(result, picture.name))
-    draw(result.content, picture)
+    documents.write(path.with_suffix(".md"), page(result, picture.name if draws else None))
+    if draws:
+        from ..show.benchmark_plots import draw
+
+        draw(result.content, picture)
+        return
+    extra = EXTRAS["matplotlib"]
+    print(f"paradec benchmark: no {picture}: it needs [{extra}]", file=sys.stderr)
 
 
-def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[str, Any]:
+def report(bench: Benchmark, quality: Quality | None, setting: dict[str, Any]) -> dict[str, Any]:
     """Make the document of a benchmark, without title and circumstances.
+
+    Args:
+        bench: what was measured.
+        quality: scores the outputs; None: they have no scores.
+        setting: what the run is about.
 
     Returns:
         The JSON document.
@@ -234,6 +291,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
     }
     sizes = list(dict.fromkeys(("1", *measured["throughput"])))
     texts = {s.label: entries[f"outputs/1/{s.label}"]["texts"] for s in bench.systems}
+    judge, baselines = judge_of(texts), compared_with(texts)
     systems = []
     for system in bench.systems:
         name = system.label
@@ -246,7 +304,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
             {
                 "label": name,
                 "command": system.command,
-                **({"options": system.options} if isinstance(system, FairseqSystem) else {}),
+                **({"options": system.options} if isinstance(system, OwnSystem) else {}),
                 "promise": system.promise,
                 **{name: outputs["1"]["provenance"][name] for name in PROVENANCE},
                 "parameters": system.parameters,
@@ -260,17 +318,17 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
                     if outputs["1"]["blocks"] is None
                     else {"blocks": sum(outputs["1"]["blocks"])}
                 ),
-                "scores": quality.scores(texts[name]),
+                "scores": {} if quality is None else quality.scores(texts[name]),
                 "differences": {
-                    baseline: quality.differences(texts[name], texts[baseline])
-                    for baseline in (BEAM, GREEDY)
+                    baseline: quality.differences(texts[name], texts[baseline]) if quality else {}
+                    for baseline in baselines
                 },
                 "agreement": {
                     size: agreement(
                         system,
                         plan.sentences,
                         output["tokens"],
-                        entries[f"outputs/{size}/{GREEDY}"]["tokens"],
+                        entries[f"outputs/{size}/{judge}"]["tokens"],
                     )
                     for size, output in outputs.items()
                 },
@@ -284,7 +342,7 @@ def report(bench: Benchmark, quality: Quality, setting: dict[str, Any]) -> dict[
     sizes_of = task.dataset(setting["subset"]).src_sizes
     return {
         "setting": setting | {"busy cores": bench.busiest()},
-        "signatures": quality.signatures(),
+        "signatures": {} if quality is None else quality.signatures(),
         "systems": systems,
         "source_lengths": [int(sizes_of[i]) for i in plan.timed],
         "seconds": {

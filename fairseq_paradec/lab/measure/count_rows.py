@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ...registry import METHODS
 from ..analysis import benchmark_tables
 from ..analysis.blocks import METHOD, SINGLE_TOKENS
-from ..analysis.promises import EXACT
+from ..analysis.promises import AS_OURS, EXACT
 from ..analysis.quality import Quality
 from ..data.table import Cells, Column, Table, column
+from .outputs import OTHER_MODEL, RELAXED
 from .presets import LOSSLESS, Comparison
-from .systems import OTHER_MODEL, RELAXED
 
 if TYPE_CHECKING:
     from .counts import Setting
@@ -119,9 +119,10 @@ def label(decoding: str, entry: Entry) -> str:
         return OTHER_MODEL
     if entry["ties"] is None:
         return RELAXED
+    promise = AS_OURS if entry["promise"] == AS_OURS else EXACT
     counts = {name: entry[name] for name in ("sentences", "identical", "ties")}
     counts["beyond ties"] = counts["sentences"] - counts["identical"] - counts["ties"]
-    return benchmark_tables.label({"promise": EXACT, "agreement": {"": counts}, "changed": 0})
+    return benchmark_tables.label({"promise": promise, "agreement": {"": counts}, "changed": 0})
 
 
 def histogram(entry: Entry) -> Cells:
@@ -150,13 +151,15 @@ def shown(table: Table) -> Table:
     return replace(table, columns=columns)
 
 
-def title(asked: Comparison) -> str:
+def title(asked: Comparison, settings: Sequence["Setting"]) -> str:
     """Return the title of a table of ``lossless``."""
     what = ", ".join(spec.options["decoding"] for spec in asked.decoder)
     what = what or "every decoder without a drafter"
+    by_ours = settings[0].verifier.by_ours
     if "beam" in asked.sweep:
-        return f"Lossless: {what} with a beam against fairseq's beam search"
-    return f"Lossless: {what} against fairseq greedy"
+        judge = "our own beam search" if by_ours else "fairseq's beam search"
+        return f"Lossless: {what} with a beam against {judge}"
+    return f"Lossless: {what} against {'our own greedy search' if by_ours else 'fairseq greedy'}"
 
 
 def notes(asked: Comparison, settings: Sequence["Setting"], quality: Quality | None) -> list[str]:
@@ -164,6 +167,9 @@ def notes(asked: Comparison, settings: Sequence["Setting"], quality: Quality | N
     if asked.preset == LOSSLESS:
         return _notes_of_lossless(asked, settings)
     first = settings[0].verifier
+    by_ours = first.by_ours
+    judge = "our own greedy search" if by_ours else "fairseq's own --beam 1"
+    exact = AS_OURS if by_ours else EXACT
     several = len({setting.verifier.path for setting in settings}) > 1
     blocks = any(setting.spec.options["decoding"] == METHOD for setting in settings)
     verifiers = "the models are in the rows" if several else f"verifier {first.path}"
@@ -173,17 +179,17 @@ def notes(asked: Comparison, settings: Sequence["Setting"], quality: Quality | N
         f"{sum(map(len, first.sentences.values()))} sentences of {asked.data} "
         f"({', '.join(asked.subset)}), batch size {sizes}, {asked.dtype}, {asked.device}; "
         f"{verifiers}{limits}.",
-        f"Label: {EXACT}, the outputs are those of the model's own greedy search; {RELAXED}, they "
+        f"Label: {exact}, the outputs are those of the model's own greedy search; {RELAXED}, they "
         "may differ"
         + (
             f"; {OTHER_MODEL}: ..., the same for a model with other greedy outputs than the first."
             if several
             else f"; {OTHER_MODEL}, the drafter's own."
         ),
-        "Identical: to fairseq's own --beam 1 with the same model. Ties, of exact decoders: the "
+        f"Identical: to {judge} with the same model. Ties, of exact decoders: the "
         "outputs first differ where the two tokens' log-probabilities are closer than 1e-4.",
         "Tokens count </s>; a pass commits the accepted tokens and one of the verifier's own. "
-        "Length ratio: tokens by those of fairseq's --beam 1 with the first model; above "
+        f"Length ratio: tokens by those of {judge} with the first model; above "
         "1, blocks are long because outputs are, and passes per sentence tell more.",
         "k: --block-size, beta: --accept-topk, tau: --accept-margin"
         + (", epsilon: --accept-distance, l: --min-block." if blocks else "."),
@@ -207,17 +213,24 @@ def notes(asked: Comparison, settings: Sequence["Setting"], quality: Quality | N
 def _notes_of_lossless(asked: Comparison, settings: Sequence["Setting"]) -> list[str]:
     (_, task), size = settings[0].verifier.load(), max(asked.batch_sizes)
     beams = "beam" in asked.sweep
-    judge = "with the same beam" if beams else "beam 1"
+    by_ours = settings[0].verifier.by_ours
+    search = f"our own {'beam' if beams else 'greedy'} search, for fairseq is not installed"
+    judge = search if by_ours else "fairseq's own SequenceGenerator"
+    width = "with the same beam" if beams else "beam 1"
     lines = [
-        f"Subsets: {','.join(asked.subset)}; {asked.dtype}. Judge: fairseq's own "
-        f"SequenceGenerator, {judge}, in batches of {size}.",
+        f"Subsets: {','.join(asked.subset)}; {asked.dtype}. Judge: {judge}, {width}, in batches "
+        f"of {size}.",
         "A tie: the outputs part where the two tokens' log-probabilities are closer than 1e-4.",
         "Passes: mean decoder passes per sentence; greedy's own count is its tokens.",
     ]
     if beams:
         lines[1:] = [
-            "Identical: all hypotheses of the n-best list, in their order. A tie: a search in "
-            "which two candidates of a decision score closer than 1e-4.",
+            "Identical: all hypotheses of the n-best list, in their order. "
+            + (
+                "Ties are not told apart without fairseq."
+                if by_ours
+                else "A tie: a search in which two candidates of a decision score closer than 1e-4."
+            ),
             "Passes: mean decoder passes per sentence.",
         ]
     if task.source_dictionary != task.target_dictionary and not asked.decoder:

@@ -13,27 +13,30 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from tqdm import tqdm
 
 from ...config import ENGINE_FLAGS, flag
 from ...engine.settings import usable_device
 from ...errors import needs, option_error
+from ...extras import lacks
 from ...images import holds_images
+from ...model_checks import has_heads
 from ...registry import HEADS, METHODS
+from ...threads import set_threads
 from ..analysis.blocks import SINGLE_TOKENS, block_sizes
-from ..analysis.promises import EXACT
+from ..analysis.promises import BREAKABLE, EXACT
 from ..analysis.quality import Quality
 from ..data.table import Cells, Table
 from . import count_rows
 from .inputs import check_all, origin
-from .judge import references, score_columns, target_language
+from .judge import references, score_columns
 from .kept import key, open_journal, save
-from .loading import choose
+from .loading import choose, loader
+from .outputs import BEAM, OTHER_MODEL
+from .own import Loader, NotRun, OwnSystem
 from .presets import LOSSLESS, SMOKE_SENTENCES, Comparison
 from .specs import Spec, swept
-from .systems import BEAM, OTHER_MODEL, FairseqSystem, Models, same_greedy
-from .text import quality_of
+from .text import quality_of, target_language
 from .traits import blocks, combined, traits
 
 #: What may be swept in ``lossless``, whose settings have the other options themselves.
@@ -47,20 +50,38 @@ class Verifier(NamedTuple):
     """A model, and the sentences that it translates."""
 
     path: str  # its checkpoint, or an ensemble's
-    models: Mapping[str, Models]  # by subset; they load the model and its drafters
+    models: Mapping[str, Loader]  # by subset; they load the model and its drafters
     sentences: dict[str, list[int]]  # by subset, the numbers of the sentences, from short to long
     limits: dict[str, Any]  # fairseq's limits, which all settings share
 
     def load(self) -> tuple[list[Any], Any]:
         """Return the model's networks, several of an ensemble, and fairseq's task."""
-        return next(iter(self.models.values())).load(self.path)
+        return self.loader.load(self.path)
 
-    def systems(self, spec: Spec) -> dict[str, FairseqSystem]:
+    @property
+    def loader(self) -> Loader:
+        """What loads the models."""
+        return next(iter(self.models.values()))
+
+    @property
+    def by_ours(self) -> bool:
+        """Whether the judge is our own search, for fairseq is not installed."""
+        return self.loader.exact != EXACT
+
+    def system(self, spec: Spec, subset: str) -> OwnSystem:
+        """Return a decoder of a subset.
+
+        Raises:
+            UsageError: it needs fairseq, which is not installed.
+        """
+        try:
+            return self.models[subset].system(spec, self.path, self.limits)
+        except NotRun as error:
+            raise lacks("fairseq", f"--decoder {spec.label}") from error
+
+    def systems(self, spec: Spec) -> dict[str, OwnSystem]:
         """Return a decoder, by subset."""
-        return {
-            subset: FairseqSystem(spec, models, self.path, self.limits)
-            for subset, models in self.models.items()
-        }
+        return {subset: self.system(spec, subset) for subset in self.models}
 
     def batches(self, size: int) -> Iterator[tuple[str, list[int]]]:
         """Yield each batch with its subset."""
@@ -157,7 +178,7 @@ def _of_decoder(asked: Comparison, verifier: Verifier, spec: Spec, several: bool
     method = METHODS[name]
     left_out = []
     if method.drafter == HEADS:
-        if any(hasattr(model, "block_heads") for model in verifier.load()[0]):
+        if has_heads(verifier.load()[0]):
             left_out.append("drafter_path")
         elif several and "drafter_path" not in {*asked.sweep, *spec.options}:
             return []  # a base, to compare with
@@ -184,11 +205,13 @@ def prepare(asked: Comparison) -> list[Setting]:
         UsageError: files are missing, or no sentence is left.
     """
     check_all(asked.data, asked.path, asked.subset)
+    first = loader(asked.data, asked.subset[0], asked.dtype, asked.device)
     usable_device(asked.device)
+    if asked.threads:
+        set_threads(asked.threads[0])
     for path in asked.sweep.get("drafter_path", ()):
         if not os.path.isfile(path):
             raise option_error("--sweep drafter-path", path, "a fairseq checkpoint")
-    first = Models(asked.data, asked.subset[0], asked.dtype, asked.device)
     models = {subset: first.on(subset) for subset in asked.subset}
     sentences: dict[str, list[int]] = {}
     paths = dict.fromkeys(asked.path)
@@ -198,7 +221,7 @@ def prepare(asked: Comparison) -> list[Setting]:
     readers = [
         model
         for verifier, spec, _ in by_label.values()
-        for model in FairseqSystem(spec, first, verifier.path, asked.limits).models
+        for model in verifier.system(spec, asked.subset[0]).models
     ]
     count = SMOKE_SENTENCES if asked.smoke else asked.sentences
     for subset in asked.subset:
@@ -211,8 +234,11 @@ def prepare(asked: Comparison) -> list[Setting]:
 
 
 def judged(verifier: Verifier, beam: int, size: int, advance: Callable[[int], Any]) -> Lists:
-    """Return what fairseq's own search writes."""
-    systems = verifier.systems(Spec.of({"decoding": "beam", "beam": beam}))
+    """Return what the judge writes: fairseq's own search, or ours where that is not installed."""
+    own = "greedy" if beam == 1 else "multiword_beam"
+    decoding = own if verifier.by_ours else "beam"
+    width = {} if decoding == "greedy" else {"beam": beam}
+    systems = verifier.systems(Spec.of({"decoding": decoding, **width}))
     lists: dict[str, dict[str, list[list[int]]]] = {subset: {} for subset in systems}
     for subset, batch in verifier.batches(size):
         for number, hypos in zip(batch, systems[subset].search(batch), strict=True):
@@ -253,7 +279,7 @@ def counted(
             sums["drafted"] += sum(output.drafted)
             sums["blocks"] += len(block_sizes(output.accepted, len(ours[0])))
             sums["identical"] += ours == theirs
-            if ours != theirs and system.promise in (EXACT, BEAM):
+            if ours != theirs and system.promise in (*BREAKABLE, BEAM):
                 sums["ties"] += system.tie_of_lists(number, ours, theirs)
             accepted.update(output.accepted)
             texts.append(output.text)
@@ -262,7 +288,7 @@ def counted(
     method = METHODS[config.decoding]
     return {
         **sums,
-        "ties": sums["ties"] if system.promise in (EXACT, BEAM) else None,
+        "ties": sums["ties"] if system.promise in (*BREAKABLE, BEAM) else None,
         "accepted": [accepted[i] for i in range(max(accepted) + 1)],
         "texts": texts if keep_texts else None,
         "flags": method.flags(config),
@@ -334,8 +360,6 @@ def scorer(asked: Comparison, verifier: Verifier) -> Quality | None:
 
 def count(asked: Comparison) -> int:
     """Measure all settings and write the table; return the exit status."""
-    if asked.threads:
-        torch.set_num_threads(asked.threads[0])
     settings = prepare(asked)
     quality = scorer(asked, settings[0].verifier)
     judges, entries = measured(asked, settings, quality is not None)
@@ -353,7 +377,7 @@ def count(asked: Comparison) -> int:
         for row, entry in zip(rows, entries, strict=True):
             row |= count_rows.histogram(entry)
     notes = count_rows.notes(asked, settings, quality)
-    table = Table.of(count_rows.without_idle(rows), count_rows.title(asked), notes)
+    table = Table.of(count_rows.without_idle(rows), count_rows.title(asked, settings), notes)
     save(asked, table, count_rows.shown(table))
     return 0
 
@@ -363,7 +387,7 @@ def _mark_other_models(settings: Sequence[Setting], rows: Sequence[Cells]) -> No
     first = settings[0].verifier
     for row, setting in zip(rows, settings, strict=True):
         own = setting.verifier
-        same = own is first or same_greedy(own.load()[0], first.load()[0])
+        same = own is first or own.loader.same_greedy(own.load()[0], first.load()[0])
         if not same and row["label"] != OTHER_MODEL:
             row["label"] = f"{OTHER_MODEL}: {row['label']}"
 

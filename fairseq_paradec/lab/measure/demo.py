@@ -1,183 +1,309 @@
-"""``paradec demo``: a table that compares all decoders on the same sentences.
+"""``paradec demo``: our decoders on the two pairs of a checkout, by the core; or the plugin, live.
 
-A preset of ``paradec benchmark``: every sentence at batch 1 (fp32, CPU), first untimed, for tokens
-and passes, then in timed rounds in which the decoders alternate sentence by sentence.
+The core decodes sentence by sentence, the decoders in turn, from a line of text to a line of text.
+Its outputs are compared with those of fairseq's greedy search, which lie beside the sentences, so
+that neither torch nor fairseq is needed. The plugin is shown by ``fairseq-generate``.
 """
 
-import dataclasses
-import statistics
-from collections.abc import Sequence
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import option_error
+from ...errors import UsageError
+from ...methods.base import Decoder
 from ...registry import METHODS
+from ...threads import set_threads
+from ...translator.batches import collate
+from ...translator.model_folder import ModelFolder, read
 from ...translator.translator import Translator
-from ..analysis.benchmark_tables import BEAM, GREEDY
-from ..data.samples import series, speed_ups
 from ..data.table import Cells, Table, Value, column
 from ..show.table import terminal_table
-from .judge import agreement, references
-from .presets import Comparison
-from .specs import Spec
-from .systems import EXACT, OTHER_MODEL
-from .text import plain_text, text_language
-from .timings import Benchmark
 from .traits import DRAFTERS, drafting, traits
 
-#: Additional models that a demo folder may hold, by the file's name.
-REORDERED = {"ibdecoder": "ibdecoder.pt", "ibdecoder+SA": "ibdecoder_sa.pt"}
+ROOT = Path(__file__).resolve().parents[3]
+SMALL, TINY = (ROOT / "data-bin" / name for name in ("demo-small.en-de", "demo.en-de"))
+#: The sentences of a pair, and what fairseq's greedy search writes for each: tokens, with spaces.
+SENTENCES, STORED = "raw/demo.en", "bpe/greedy.de"
+
+#: Models of the tiny pair that write several words a step, by the file's name.
+REORDERED = {"IBDecoder": "ibdecoder.pt", "IBDecoder+SA": "ibdecoder_sa.pt"}
+
+#: What an output has to be: greedy search's, that of a method which gives it up, another model's.
+EXACT, RELAXED, OTHER = "exact", "relaxed", "other"
+
+#: Sentences that each decoder translates before any is timed.
+WARM_UP = 2
 
 
-def comparison(asked: Comparison) -> Comparison:
-    """Return a benchmark of the demo's decoders, and of those that are given.
+@dataclass
+class Row:
+    """A decoder of the table, and what it has done."""
+
+    label: str
+    translator: Translator
+    decoder: Decoder
+    kind: str  # EXACT, RELAXED or OTHER
+    seconds: float = 0.0  # of all sentences
+    passes: int = 0
+    outputs: list[str] = field(default_factory=list)  # tokens, with spaces
+
+    def translate(self, line: str) -> tuple[str, int]:
+        """Translate a line to text; return its tokens, with spaces, and the passes."""
+        own = self.translator
+        _, batch = collate([own.sources.encode_line(own.encode(line))], [0])
+        ((best, *_),) = own.decode(self.decoder, batch)
+        tokens = own.targets.string(best["tokens"].tolist())
+        own.processing.decode(tokens)
+        return tokens, best["steps"]
+
+    def time(self, line: str) -> None:
+        """Translate a line, and keep what comes out."""
+        before = time.perf_counter()
+        tokens, passes = self.translate(line)
+        self.seconds += time.perf_counter() - before
+        self.passes += passes
+        self.outputs.append(tokens)
+
+
+def check_there(folder: Path) -> None:
+    """Refuse to begin where no demo is.
 
     Raises:
-        UsageError: DATA has no test set.
+        UsageError: the package is installed without its checkout.
     """
-    data = Path(asked.data)
-    if data.is_dir() and not any(data.glob("test.*")):
-        raise option_error("DATA", asked.data, "a folder with a `test` subset")
-    own = {spec.label: spec for spec in decoders(data)}
-    own |= {spec.label: spec for spec in asked.decoder}
-    return dataclasses.replace(
-        asked,
-        decoder=[*own.values()],
-        subset=["test"],
-        reference=[],
-        timed=asked.sentences,
-        batch_sizes=[],
-        dtype="fp32",
-        device="cpu",
-        peers=(),
-        busy=True,
-    )
+    if not folder.is_dir():
+        raise UsageError(
+            f"needs {folder.parent.name}/{folder.name} of a checkout of the source; an installed "
+            "package has none"
+        )
 
 
-def decoders(data: Path) -> list[Spec]:
-    """Return the rows of the table, besides those of every benchmark.
+# ---- the core -----------------------------------------------------------------------------------
+
+
+def compare(sentences: int | None, text: str | None) -> int:
+    """Print a table of each pair, and translations; return 1 if an exact decoder is not exact.
 
     Args:
-        data: the folder; a method whose drafter does not lie there has no row.
-    """
-    rows: dict[str, dict[str, Any]] = {}
-    for method in METHODS.values():
-        drafter = {} if method.drafter is None else {"drafter_path": drafter_in(data, method.name)}
-        if None not in drafter.values():
-            for label, options in (traits(method.name).demo or {}).items():
-                rows[label] = {"decoding": method.name, **options, **drafter}
-    search = {"decoding": "multiword_beam", "beam": 5}
-    models = {label: data / name for label, name in REORDERED.items() if (data / name).is_file()}
-    if models:
-        rows["own beam 5"] = search
-    for label, path in models.items():
-        rows[f"{label} beam 5"] = {**search, "path": str(path)}
-    return [Spec.of(options, label) for label, options in rows.items()]
-
-
-def drafter_in(data: Path, decoding: str) -> str | None:
-    """Return the checkpoint in a folder that drafts for a method; None: there is none."""
-    kind = METHODS[decoding].drafter
-    path = data / f"{DRAFTERS.get(str(kind))}.pt"
-    return str(path) if path.is_file() else None
-
-
-def table(bench: Benchmark, same: dict[str, dict[str, int]]) -> Table:
-    """Return the comparison; ``same`` are the outputs that are greedy search's, by decoder."""
-    seconds = bench.seconds(f"latency/{bench.plan.threads[0]}")
-    count = len(bench.plan.sentences)
-    samples = [sample for name, own in seconds.items() for sample in series(name, own)]
-    gains = speed_ups(samples, BEAM)
-    rows: list[Cells] = []
-    for name, own in seconds.items():
-        outputs = bench.journal.entries[f"outputs/1/{name}"]
-        passes = sum(outputs["passes"])
-        tokens = sum(len(tokens) + 1 for tokens in outputs["tokens"])  # </s>
-        identical = Value.share(same[name]["identical"], count) if name in same else OTHER_MODEL
-        row: Cells = {
-            "decoder": name,
-            column("passes", "passes a sentence", form=".2f"): passes / count,
-            column("tokens", "tokens a pass", form=".2f"): tokens / passes,
-            column("ms", "ms a sentence", form=".1f"): 1000
-            * statistics.median(map(sum, own))
-            / count,
-            column("gain", "speed-up", "x", ".2f"): gains[name, None].middle,
-            "identical": identical,
-        }
-        rows.append(row)
-    return Table.of(rows)
-
-
-def examples(bench: Benchmark, label: str, targets: Sequence[str], language: str | None) -> str:
-    """Show a short, a medium and a long sentence with translation and reference."""
-    task, sentences = bench.systems[0].task, bench.plan.sentences
-    texts = bench.journal.entries[f"outputs/1/{label}"]["texts"]
-    lines = []
-    chosen = [int(share * (len(sentences) - 1)) for share in (0.1, 0.5, 0.9)]
-    for place in dict.fromkeys(chosen):  # fewer than three sentences: each once
-        tokens = task.dataset("test")[sentences[place]]["source"]
-        words = task.source_dictionary.string(tokens).split()
-        lines += ["", f"source       {plain_text(words, language)}"]
-        lines += [f"translation  {texts[place]}", f"reference    {targets[sentences[place]]}"]
-    return "\n".join(lines)
-
-
-def describe(same: dict[str, dict[str, int]]) -> str:
-    """Describe in words how the outputs of lossless decoders differ from greedy search's."""
-    lines = []
-    for name, counts in same.items():
-        if counts["identical"] < counts["sentences"]:
-            lines.append(
-                f"{name}: {counts['ties']} sentences differ from fairseq greedy by a tie, "
-                f"{counts['beyond ties']} BEYOND TIES"
-            )
-    names = ", ".join(name for name in same if name != GREEDY)
-    return "\n".join(lines) or (
-        f"Every sentence identical, token for token, to fairseq greedy: {names}."
-    )
-
-
-def show(bench: Benchmark, data: Path) -> int:
-    """Print what was measured; return 1 if an exact decoder diverged beyond ties, else 0."""
-    plan, task = bench.plan, bench.systems[0].task
-    outputs = {
-        system.label: bench.journal.entries[f"outputs/1/{system.label}"]["tokens"]
-        for system in bench.systems
-    }
-    same = {
-        system.label: agreement(system, plan.sentences, outputs[system.label], outputs[GREEDY])
-        for system in bench.systems
-        if system.promise != OTHER_MODEL
-    }
-    exact = {s.label: same[s.label] for s in bench.systems if s.promise == EXACT}
-    print(
-        f"{len(plan.sentences)} sentences, batch 1, fp32, CPU, {plan.threads[0]} thread(s); times "
-        f"are medians of {plan.rounds} interleaved round(s) after a warm-up, from ids to text; "
-        "speed-up is against fairseq beam 5.\n"
-    )
-    print(terminal_table(table(bench, same)))
-    print("\nidentical: token for token, to fairseq greedy; other models have other outputs.")
-    print("Times depend on this machine.")
-    print(describe(exact))
-    language = text_language(str(data), task.cfg.source_lang)
-    if language is not None:  # an image's intensities are not shown
-        texts, _ = references(str(data), "test", len(task.dataset("test")), None)
-        print(examples(bench, GREEDY, texts, language))
-    return int(any(counts["beyond ties"] for counts in exact.values()))
-
-
-def translated(data: Path, text: str) -> str:
-    """Translate a sentence by the folder's model, with each drafter that lies beside it.
+        sentences: so many of each pair, at most; None: all.
+        text: a sentence to translate, too; None: there is none.
 
     Raises:
-        UsageError: DATA is no model folder.
+        UsageError: there is no demo here.
     """
-    translator = Translator(data, flag="DATA")
-    lines = [f"source       {text}"]
-    for decoding in ("greedy", *drafting()):
-        path = drafter_in(data, decoding)
-        if path is not None or METHODS[decoding].drafter is None:
-            drafter: dict[str, Any] = {} if path is None else {"drafter_path": path}
-            (translation,) = translator.results([text], decoding=decoding, **drafter)
-            lines.append(f"{decoding:<13}{translation.problem or translation.text}")
-    return "\n".join(lines)
+    check_there(SMALL)
+    set_threads(1)
+    print(
+        "Our decoders, by the core, without torch and fairseq: one sentence at a time, fp32, one "
+        "thread of the CPU.\nms a sentence: from text to text. as fairseq: outputs that are those "
+        "of fairseq's greedy search, token for token, which are stored.\n",
+        flush=True,
+    )
+    small = Translator(SMALL)
+    missing = {name: lack for name in METHODS if (lack := lacks(SMALL, name)) is not None}
+    rows = decoders(small, METHODS.keys() - missing.keys())
+    wrong = show_pair("Small pair, 6+6 layers, d = 256", rows, missing, sentences)
+    print("\n".join(examples(rows[0], read_lines(SMALL / SENTENCES)[:sentences])) + "\n")
+    tiny = Translator(TINY)
+    rows = [*decoders(tiny, {"greedy", *missing}), *reordered(tiny)]
+    wrong += show_pair("Tiny pair, which has these drafters, too", rows, {}, sentences)
+    print(f"NOT fairseq's outputs: {', '.join(wrong)}." if wrong else "Exact decoders are exact.")
+    if text is not None:
+        print("\n".join(["", *translated(small, text)]))
+    return int(bool(wrong))
+
+
+def show_pair(
+    title: str, rows: Sequence[Row], absent: Mapping[str, str], sentences: int | None
+) -> list[str]:
+    """Measure the decoders of a pair, and print their table.
+
+    Args:
+        title: of the table.
+        rows: the decoders, greedy search first.
+        absent: methods that have no row, with the file that each misses.
+        sentences: so many are translated, at most; None: all.
+
+    Returns:
+        The exact decoders that are not exact.
+    """
+    folder = rows[0].translator.path
+    lines, stored = (read_lines(folder / name)[:sentences] for name in (SENTENCES, STORED))
+    measure(rows, lines)
+    cells = terminal_table(table(rows, stored, absent))
+    print(f"{title} ({shown(folder)}):\n\n{cells}\n", flush=True)
+    return [row.label for row in rows if row.kind == EXACT and row.outputs != stored]
+
+
+def shown(folder: Path) -> str:
+    """Return a folder's name from the checkout."""
+    return str(folder.relative_to(ROOT))
+
+
+def read_lines(file: Path) -> list[str]:
+    """Return the lines of a text."""
+    return file.read_text("utf-8").splitlines()
+
+
+def lacks(folder: Path, name: str) -> str | None:
+    """Return the file that a method of the demo misses in a folder; None: nothing."""
+    kind = METHODS[name].drafter
+    file = f"{DRAFTERS.get(str(kind))}.pt"
+    needed = kind is not None and traits(name).demo is not None
+    return file if needed and not (folder / file).is_file() else None
+
+
+def drafter_of(folder: Path, name: str) -> dict[str, Any]:
+    """Return the option of a method's drafter in a folder."""
+    kind = METHODS[name].drafter
+    return {} if kind is None else {"drafter_path": str(folder / f"{DRAFTERS[kind]}.pt")}
+
+
+def decoders(translator: Translator, names: set[str]) -> list[Row]:
+    """Return the rows of some methods, greedy search first."""
+    rows = [Row("greedy", translator, translator.generator({"decoding": "greedy"}), EXACT)]
+    for method in METHODS.values():
+        if method.name in names:
+            kind = EXACT if method.is_lossless_by_default else RELAXED
+            for label, options in (traits(method.name).demo or {}).items():
+                own = {**options, **drafter_of(translator.path, method.name)}
+                decoder = translator.generator({"decoding": method.name, **own})
+                rows.append(Row(label, translator, decoder, kind))
+    return rows
+
+
+def reordered(translator: Translator) -> Iterator[Row]:
+    """Yield the rows of the folder's models that write several words a step."""
+    for label, file in REORDERED.items():
+        own: ModelFolder = replace(read(translator.path), model=file, drafter=None)
+        other = Translator(translator.path, own)
+        yield Row(label, other, other.generator({"decoding": "auto", "beam": 1}), OTHER)
+
+
+def measure(rows: Sequence[Row], lines: Sequence[str]) -> None:
+    """Translate all lines by all decoders, the decoders in turn, each time another one first."""
+    for row in rows:
+        for line in lines[:WARM_UP]:
+            row.translate(line)
+    for first, line in enumerate(lines):
+        for place in range(len(rows)):
+            rows[(first + place) % len(rows)].time(line)
+
+
+def table(rows: Sequence[Row], stored: Sequence[str], absent: Mapping[str, str]) -> Table:
+    """Return the table of what was measured.
+
+    Args:
+        rows: the decoders, greedy search first.
+        stored: what fairseq's greedy search writes.
+        absent: methods that have no row, with the file that each misses.
+    """
+    count, (greedy, *_) = len(stored), rows
+    passes, ms = column("passes", "passes a sentence", form=".2f"), column("ms", "ms a sentence")
+    ms, gain = replace(ms, form=".1f"), column("gain", "x greedy", "x", ".2f")
+    same = column("same", "as fairseq")
+    cells: list[Cells] = []
+    for row in rows:
+        equal = sum(map(str.__eq__, row.outputs, stored))
+        cells.append(
+            {
+                "decoder": row.label,
+                passes: row.passes / count,
+                ms: 1000 * row.seconds / count,
+                gain: greedy.seconds / row.seconds,
+                same: "another model" if row.kind == OTHER else Value.share(equal, count),
+                "lossless": None if row.kind == OTHER else row.kind == EXACT,
+            }
+        )
+    for name, file in absent.items():
+        nothing: Cells = dict.fromkeys((passes, ms, gain))
+        cells.append({"decoder": name, **nothing, same: f"no {file} here", "lossless": None})
+    return Table.of(cells)
+
+
+def examples(row: Row, lines: Sequence[str]) -> Iterator[str]:
+    """Yield three sentences with their translations."""
+    for place in dict.fromkeys(int(share * (len(lines) - 1)) for share in (0.1, 0.5, 0.9)):
+        yield f"  {lines[place]}"
+        yield f"  -> {row.translator.processing.decode(row.outputs[place])}"
+
+
+def translated(translator: Translator, text: str) -> Iterator[str]:
+    """Yield a sentence and what greedy search, and the lossless drafters that are there, write."""
+    yield f"{'source':<13}{text}"
+    for name in ("greedy", *drafting()):
+        if lacks(translator.path, name) is None:
+            drafter = drafter_of(translator.path, name)
+            (result,) = translator.results([text], decoding=name, **drafter)
+            yield f"{name:<13}{result.problem or result.text}"
+
+
+# ---- the plugin ---------------------------------------------------------------------------------
+
+#: Flags of ``fairseq-generate``, by what they run; fairseq's own search first.
+LIVE = {
+    "fairseq's greedy search": "--decoding beam --beam 1",
+    "self_draft, lossless": "--decoding self_draft",
+    "gad_pp, not lossless": "--decoding gad_pp --drafter-path {data}/drafter.pt",
+}
+#: The commands' first words: those of README.
+GENERATE = "fairseq-generate {data} --user-dir fairseq_paradec --path {data}/model.pt"
+#: What fairseq-generate says at its end.
+TIMED = re.compile(r"Translated [\d,]+ sentences .* in ([\d.]+)s")
+
+
+def live() -> int:
+    """Run the plugin by fairseq's command, on the tiny pair; return 1 if it is not exact.
+
+    Raises:
+        UsageError: there is no demo here, or the command fails.
+    """
+    check_there(TINY)
+    print("The plugin, by fairseq's own command, one sentence at a time, one thread:\n")
+    outputs: dict[str, list[str]] = {}
+    cells: list[Cells] = []
+    for label, flags in LIVE.items():
+        words = f"{GENERATE} {flags} --batch-size 1 --cpu".format(data=shown(TINY))
+        print(f"$ {words}", flush=True)
+        outputs[label], seconds = generate(words.split())
+        first, own = next(iter(outputs.values())), outputs[label]
+        equal = sum(map(str.__eq__, own, first))
+        cells.append(
+            {
+                "decoding": label,
+                column("ms", "ms a sentence", form=".1f"): 1000 * seconds / len(own),
+                column("same", "as fairseq"): Value.share(equal, len(first)),
+            }
+        )
+    print(f"\n{terminal_table(Table.of(cells))}\n")
+    fairseqs, lossless, _ = outputs.values()
+    stored = read_lines(TINY / STORED)
+    if fairseqs != stored:
+        print(f"NOT what is stored in {shown(TINY)}/{STORED}: fairseq's greedy search.")
+    if lossless != fairseqs:
+        print("NOT fairseq's outputs: self_draft.")
+    return int(fairseqs != stored or lossless != fairseqs)
+
+
+def generate(words: Sequence[str]) -> tuple[list[str], float]:
+    """Run fairseq-generate in the checkout; return outputs in the data's order, and its seconds.
+
+    Raises:
+        UsageError: it fails; its last line says why.
+    """
+    command = [sys.executable, "-m", "fairseq_cli.generate", *words[1:]]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, encoding="utf-8")
+    timed = TIMED.search(done.stderr + done.stdout)
+    if done.returncode or timed is None:
+        said = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        raise UsageError(f"fairseq-generate failed: {said[0]}")
+    found = (line[2:].split("\t") for line in done.stdout.splitlines() if line.startswith("H-"))
+    numbered = {int(number): tokens for number, _, tokens in found}
+    return [numbered[number] for number in sorted(numbered)], float(timed[1])

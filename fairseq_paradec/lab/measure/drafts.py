@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from ... import files
 from ...errors import option_error
 from ...registry import METHODS
+from ...threads import set_threads
 from ...translator.translator import Translation, Translator
 from ..data.table import Cells, Table, column
 from . import rounds
@@ -81,9 +80,9 @@ def drafts(asked: Comparison) -> int:
     for spec in asked.decoder:
         if spec.options != {"decoding": spec.label} or spec.label not in able:
             raise option_error("--decoder", spec.command, ", ".join(able))
-    torch.set_num_threads(asked.threads[0])
     (path,) = asked.path
     translator = Translator(Path(path), flag="--path")
+    set_threads(asked.threads[0])  # torch's, too, if the model made it load
     text = files.read("TEXT", asked.data)
     lines = [line for line in text.splitlines() if line.strip()][: asked.sentences]
     names = [spec.label for spec in asked.decoder]

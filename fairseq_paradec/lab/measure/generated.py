@@ -20,10 +20,10 @@ from ..data import documents
 from ..data.journal import Journal
 from ..data.table import Cells, Table
 from .inputs import check_all, origin
-from .judge import references, score_columns, target_language
+from .judge import references, score_columns
 from .kept import key, open_journal, save
 from .presets import Comparison
-from .text import plain_text, quality_of, text_language
+from .text import plain_text, quality_of, target_language, text_language
 
 
 def score(asked: Comparison) -> int:

@@ -1,17 +1,17 @@
-"""Comparison of outputs with fairseq's greedy search and with references."""
+"""Comparison of outputs with the judge's, and with references."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fairseq.data import Dictionary, data_utils
-
 from ...errors import option_error
-from ...files import language_pair
+from ...model.dictionary import Dictionary
 from ..analysis.benchmark_tables import difference
+from ..analysis.promises import BREAKABLE
 from ..analysis.quality import Quality
 from ..data.table import Cells, Value
-from .systems import EXACT, System
-from .text import plain_text, text_language
+from .outputs import System
+from .sentences import Data
+from .text import plain_text, target_language, text_language
 
 # The origin of references without raw files: for texts, and for images.
 DETOKENISED, TARGETS = "DATA, detokenised", "the targets of DATA"
@@ -20,17 +20,17 @@ DETOKENISED, TARGETS = "DATA, detokenised", "the targets of DATA"
 def agreement(
     system: System, sentences: Sequence[int], ours: Sequence[list[str]], theirs: Sequence[list[str]]
 ) -> dict[str, int]:
-    """Count the outputs that equal those of fairseq's greedy search.
+    """Count the outputs that equal those of the judge: fairseq's greedy search, or ours without it.
 
     Args:
         system: the system; a lossless one decides which differences are ties.
         sentences: the numbers of the sentences.
         ours: the system's tokens.
-        theirs: the tokens of fairseq's greedy search.
+        theirs: the judge's tokens.
     """
     triples = list(zip(sentences, ours, theirs, strict=True))
     different = [triple for triple in triples if triple[1] != triple[2]]
-    ties = sum(system.tie(*triple) for triple in different) if system.promise == EXACT else 0
+    ties = sum(system.tie(*triple) for triple in different) if system.promise in BREAKABLE else 0
     return {
         "sentences": len(triples),
         "identical": len(triples) - len(different),
@@ -39,24 +39,18 @@ def agreement(
     }
 
 
-def target_language(data: str) -> str:
-    """Return a data folder's target language."""
-    return str(language_pair(data)[1])
-
-
 def side(data: str, subset: str, language: str) -> list[str]:
     """Return one side of a subset as plain text; of images the intensities.
 
     Raises:
         UsageError: the data do not have it.
     """
-    words = Dictionary.load(str(Path(data) / f"dict.{language}.txt"))
-    path = f"{data}/{subset}.{'-'.join(map(str, language_pair(data)))}.{language}"
-    indexed = data_utils.load_indexed_dataset(path, words)
+    words = Dictionary.read(Path(data) / f"dict.{language}.txt")
+    indexed = Data(data).side(subset, language)
     if indexed is None:
         raise option_error("--subset", subset, "a subset with references, or --reference FILE")
     spoken = text_language(data, language)
-    return [plain_text(words.string(tokens).split(), spoken) for tokens in indexed]
+    return [plain_text(words.string(tokens.tolist()).split(), spoken) for tokens in indexed]
 
 
 def references(

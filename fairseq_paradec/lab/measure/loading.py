@@ -1,10 +1,27 @@
-"""The sentences that are measured: by length, evenly spaced."""
+"""What loads models and data, and the sentences that are measured: by length, evenly spaced."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from ...errors import option_error
-from ...plugin.tasks.loading import by_length
+from ...extras import is_installed
+from ...translator.batches import from_short_to_long
+from .own import Loader
+
+
+def loader(data: str, subset: str, dtype: str, device: str) -> Loader:
+    """Return what loads checkpoints: fairseq, or the core where that is not installed.
+
+    Raises:
+        UsageError: the core cannot, for these need fairseq.
+    """
+    if is_installed("fairseq"):
+        from .systems import Models
+
+        return Models(data, subset, dtype, device)
+    from .core import CoreLoader
+
+    return CoreLoader(data, subset, dtype, device)
 
 
 def evenly(items: list[int], count: int | None) -> list[int]:
@@ -24,7 +41,7 @@ def choose(task: Any, subset: str, models: Sequence[Any], count: int | None) -> 
     """
     dataset = task.dataset(subset)
     longest = min(model.max_positions()[0] for model in models)
-    order = [i for i in by_length(dataset) if 1 < dataset.src_sizes[i] <= longest]
+    order = [i for i in from_short_to_long(dataset) if 1 < dataset.src_sizes[i] <= longest]
     if not order:
         raise option_error("--subset", subset, "a subset with sentences that can be decoded")
     return evenly(order, count)

@@ -12,12 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from ... import __version__
 from ...decoding.provenance import processor
 from ...errors import UsageError
 from ...memory import give_back_memory
+from ...threads import num_threads
 
 # Cores that other processes may use before a timed round.
 BUSY_CORES = 0.25
@@ -52,11 +51,19 @@ def circumstances(argv: Sequence[str]) -> dict[str, Any]:
         "machine": {
             "processor": processor(),
             "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+            "threads": num_threads(),
+            "accelerator": _accelerator(),
         },
         "versions": versions,
     }
+
+
+def _accelerator() -> str:
+    """Return the name of the GPU; without torch, which alone computes there, ``none``."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return "none"
+    return str(torch.cuda.get_device_name())
 
 
 def busy_cores() -> float | None:
@@ -175,6 +182,8 @@ def with_peak_memory(work: Callable[[], T], device: str) -> tuple[T, float | Non
         The result, and the peak in MiB; None if unknown.
     """
     if device == "cuda":
+        import torch
+
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         held = torch.cuda.memory_allocated()

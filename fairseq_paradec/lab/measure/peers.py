@@ -1,25 +1,21 @@
 """Other engines on the same checkpoint: what they have in common, and CTranslate2."""
 
 import abc
-import argparse
 import functools
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ... import extras
 from ...decoding.provenance import provenance
-from ...errors import UsageError
-from ...plugin.files import options_of, read_checkpoint
+from ...model.model import Model
 from ..analysis.benchmark_tables import threads as counted
 from . import CTRANSLATE2
-from .systems import PEER, Models, Output, count_parameters
-from .text import plain_text, text_language
+from .ctranslate2_model import write
+from .outputs import PEER, Output
+from .own import Loader
+from .sentences import Data
+from .text import plain_text, target_language, text_language
 
 
 class Peer(abc.ABC):
@@ -40,15 +36,15 @@ class Peer(abc.ABC):
     promise = PEER
 
     def __init__(
-        self, label: str, engine: str, dtype: str, threads: int | None, models: Models, path: str
+        self, label: str, engine: str, dtype: str, threads: int | None, models: Loader, path: str
     ) -> None:
         self.label, self.command = label, f"--peers {engine}: {label}"
         self.engine, self.dtype, self.threads = engine, dtype, threads
         self.models, self.task = models.load(path)
         self.files = path.split(os.pathsep)
-        self.parameters = count_parameters(self.models)
+        self.parameters = models.parameters(self.models)
         self.dataset = self.task.dataset(models.subset)
-        self.language = text_language(models.data, self.task.cfg.target_lang)
+        self.language = text_language(models.data, target_language(models.data))
 
     def translate(self, sentences: Sequence[int]) -> list[Output]:
         """Translate one batch."""
@@ -56,7 +52,7 @@ class Peer(abc.ABC):
         return [Output(tokens, plain_text(tokens, self.language), None) for tokens in outputs]
 
     @abc.abstractmethod
-    def search(self, sources: Sequence[Tensor]) -> list[list[str]]:
+    def search(self, sources: Sequence[Any]) -> list[list[str]]:
         """Return the words of each translation; sources are of unequal lengths, with ``</s>``."""
 
     def tie(self, sentence: int, ours: list[str], theirs: list[str]) -> bool:
@@ -80,9 +76,9 @@ class CTranslate2System(Peer):
         beam: int,
         compute_type: str,
         threads: int,
-        models: Models,
+        models: Loader,
         path: str,
-        common: dict[str, Any],
+        common: Mapping[str, Any],
     ) -> None:
         label = f"CTranslate2 {search_name(beam)}, {compute_type}, {counted(threads)}"
         super().__init__(label, CTRANSLATE2, compute_type, threads, models, path)
@@ -93,7 +89,7 @@ class CTranslate2System(Peer):
             "min_decoding_length": int(common.get("min_len", 1)),
         }
 
-    def search(self, sources: Sequence[Tensor]) -> list[list[str]]:
+    def search(self, sources: Sequence[Any]) -> list[list[str]]:
         """Return the words of each translation."""
         dictionary = self.task.source_dictionary
         words = [dictionary.string(source).split() for source in sources]
@@ -129,39 +125,19 @@ def converted(path: str, data: str) -> str:
     """Convert a checkpoint for CTranslate2, in a folder that is removed when the process ends.
 
     Raises:
-        UsageError: CTranslate2 is not installed, or does not support the model.
+        UsageError: CTranslate2 is not installed, or has no layout for the model.
     """
-    # The converter reads fairseq's older checkpoints, whose options lie in one namespace.
-    state = read_checkpoint(path)
-    options = {**options_of(state["cfg"]["task"]), **options_of(state["cfg"]["model"])}
-    options |= {"arch": options.get("arch", options["_name"])}
-    return _convert(options, state["model"], data, path)
+    folder = Data(data)
+    words = folder.source_dictionary, folder.target_dictionary
+    return converted_model(Model.read(path, *words), [each.symbols for each in words])
 
 
-def converted_model(model: Any, task: Any, args: Any) -> str:
-    """Convert a Transformer that was built here from these options; see ``converted``."""
-    with tempfile.TemporaryDirectory() as data:
-        task.source_dictionary.save(f"{data}/dict.source.txt")
-        task.target_dictionary.save(f"{data}/dict.target.txt")
-        languages = {"source_lang": "source", "target_lang": "target"}
-        options = vars(args) | languages | {"arch": "transformer"}
-        return _convert(options, model.state_dict(), data, "random weights")
-
-
-def _convert(options: dict[str, Any], weights: dict[str, Any], data: str, name: str) -> str:
-    """Convert weights; ``name`` is theirs, for messages."""
-    with extras.named(f"--peers {CTRANSLATE2}"):
-        from ctranslate2.converters import FairseqConverter
+def converted_model(model: Model, words: Sequence[Sequence[str]]) -> str:
+    """Convert a model; see ``converted``, and ``ctranslate2_model.write`` for the words."""
     keep = tempfile.TemporaryDirectory(prefix="paradec-ctranslate2-")
     _KEPT.append(keep)
-    folder, plain = Path(keep.name) / "model", Path(keep.name) / "model.pt"
-    try:
-        args = argparse.Namespace(**options | {"task": "translation"})
-        torch.save({"args": args, "model": weights}, plain)
-        FairseqConverter(str(plain), data).convert(str(folder))
-    except Exception as error:
-        raise UsageError(f"--peers: CTranslate2 cannot convert {name}: {error}") from error
-    return str(folder)
+    write(model, words, keep.name)
+    return keep.name
 
 
 _KEPT: list[tempfile.TemporaryDirectory[str]] = []

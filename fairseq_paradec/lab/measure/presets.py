@@ -18,9 +18,8 @@ from . import CTRANSLATE2, DTYPES, PEERS
 if TYPE_CHECKING:
     from .specs import Spec, Sweeps
 
-TIMES, DEMO, LOSSLESS, ACCEPTANCE, QUALITY, DRAFTS = (
+TIMES, LOSSLESS, ACCEPTANCE, QUALITY, DRAFTS = (
     "times",
-    "demo",
     "lossless",
     "acceptance",
     "quality",
@@ -29,9 +28,6 @@ TIMES, DEMO, LOSSLESS, ACCEPTANCE, QUALITY, DRAFTS = (
 
 #: fairseq's limits and penalties: all decoders of a comparison share them.
 LIMITS = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature")
-
-#: The folder of ``paradec demo``, in a checkout.
-DEMO_DATA = Path(__file__).resolve().parents[3] / "data-bin" / "demo-small.en-de"
 
 #: Decoders of ``times`` besides those that are always there.
 DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-size 5")
@@ -62,14 +58,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "threads": [1],
         "peers": (),
         "busy": False,
-    },
-    DEMO: {
-        "path": None,
-        "decoder": [],
-        "sentences": 100,
-        "rounds": 1,
-        "threads": [1],
-        "text": None,
     },
     LOSSLESS: {
         **_COUNTED,
@@ -137,7 +125,7 @@ class Comparison:
     preset: str = flag("what is compared", TIMES, choices=[*PRESETS])
     path: Sequence[str] = flag(
         "checkpoint whose greedy output is the yardstick, or an ensemble's with ':' between them; "
-        "for acceptance and quality it may be repeated (demo: DATA/model.pt)",
+        "for acceptance and quality it may be repeated",
         action="append",
     )
     decoder: Sequence["Spec"] = flag(
@@ -163,11 +151,9 @@ class Comparison:
         type=Path,
         action="append",
     )
-    sentences: int | None = flag(
-        "so many, from short to long (default: all; demo: 100)", type=number
-    )
+    sentences: int | None = flag("so many, from short to long (default: all)", type=number)
     timed: int | None = flag("of them for latency (default: 200)", type=number)
-    rounds: int = flag("timed rounds (default: 5; demo: 1; drafts: none)", type=number)
+    rounds: int = flag("timed rounds (default: 5; drafts: none)", type=number)
     batch_sizes: Sequence[int] = flag(
         "throughput sweep; it ends early where no decoder gains (default: 4,16,64,256); lossless: "
         "of the compared outputs (1,64); acceptance: (1)",
@@ -199,7 +185,6 @@ class Comparison:
         "the first setting of each",
         action="store_true",
     )
-    text: str | None = flag("demo: a sentence to translate, too", type=arguments.utf8)
     title: str | None = flag("heading of the result, on pages")
     out: Path | None = flag("FILE.json; of times FILE.md and FILE.png go beside it", type=Path)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-import torch
 from tqdm import tqdm
 
 from ..data.journal import Journal
@@ -23,6 +22,8 @@ T = TypeVar("T")
 def now(device: str = "cpu") -> float:
     """Return the time in seconds, after all work on the device is done."""
     if device == "cuda":
+        import torch
+
         torch.cuda.synchronize()
     return time.perf_counter()
 

@@ -5,11 +5,17 @@ from collections.abc import Sequence
 
 from sacremoses import MosesDetokenizer
 
+from ...files import language_pair
 from ...images import holds_images, read_sizes
 from ..analysis.quality import ImageQuality, Quality, SummaryQuality, TranslationQuality
 
 # The names that a data folder of summarisation has for its sides.
 DOCUMENT, SUMMARY = "document", "summary"
+
+
+def target_language(data: str) -> str:
+    """Return a data folder's target language."""
+    return str(language_pair(data)[1])
 
 
 def text_language(data: str, language: str) -> str | None:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
+from ...threads import num_threads, set_threads
 from ..data.journal import Journal
 from . import machine, rounds
-from .systems import Output, System, decode
+from .outputs import Output, System, decode
 
 # A batch size is used if it speeds up some decoder by this factor.
 USEFUL = 1.05
@@ -60,13 +60,13 @@ class Benchmark:
         Outputs come before times, which are compared with them.
         """
         plan = self.plan
-        torch.set_num_threads(plan.threads[0])
+        set_threads(plan.threads[0])
         for system in self.systems:
             self.observe(system, 1)
         for threads in plan.threads:
-            torch.set_num_threads(threads)
+            set_threads(threads)
             self.time(f"latency/{threads}", [[sentence] for sentence in plan.timed])
-        torch.set_num_threads(plan.threads[0])
+        set_threads(plan.threads[0])
         best: dict[str, float] = {}
         for size in plan.batch_sizes:
             for system in self.timed(f"throughput/{size}"):
@@ -117,7 +117,7 @@ class Benchmark:
         if any(f"{setting}/{turn}" not in self.journal.entries for turn in range(count)):
             for system in systems:
                 self._warm_up(system, items)
-        most = max([torch.get_num_threads(), *(system.threads or 1 for system in systems)])
+        most = max([num_threads(), *(system.threads or 1 for system in systems)])
 
         def translate(system: System, item: list[int]) -> tuple[float, int]:
             """Return the seconds, and how many outputs differ from the untimed ones."""

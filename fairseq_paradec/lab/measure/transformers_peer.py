@@ -12,8 +12,10 @@ from ... import extras
 from ...errors import UsageError, option_error
 from ...model_checks import TRANSFORMER
 from . import TRANSFORMERS
+from .outputs import System
+from .own import Loader
 from .peers import Peer, search_name
-from .systems import FairseqSystem, Models, System, torch_dtype
+from .systems import FairseqSystem, Models, torch_dtype
 
 #: transformers' families by whether norms come first, and whether embeddings have one.
 _FAMILIES = {
@@ -54,7 +56,7 @@ class TransformersSystem(Peer):
     """
 
     def __init__(
-        self, name: str, model: Any, settings: Any, models: Models, path: str, assistant: Any = None
+        self, name: str, model: Any, settings: Any, models: Loader, path: str, assistant: Any = None
     ) -> None:
         dtype = str(torch_dtype(models.dtype)).removeprefix("torch.")
         super().__init__(f"transformers {name}, {dtype}", TRANSFORMERS, dtype, None, models, path)
@@ -81,7 +83,7 @@ class TransformersSystem(Peer):
 
 
 def transformers_systems(
-    systems: Sequence[System], models: Models, path: str, common: Mapping[str, Any]
+    systems: Sequence[System], models: Loader, path: str, common: Mapping[str, Any]
 ) -> tuple[list[TransformersSystem], list[str]]:
     """Convert the checkpoint, and the drafters of ``assisted`` among these systems.
 

@@ -15,11 +15,13 @@ import numpy as np
 
 from ...errors import UsageError, option_error
 from ...extras import is_installed
+from ...model.dictionary import Dictionary
+from ...model.model import Model
 from ...translator.model_folder import read
 from ..data.journal import Journal
 from ..data.table import Cells, Table, column
 from ..measure import CTRANSLATE2
-from ..measure.peers import converted
+from ..measure.peers import converted_model
 from .asked import Starts, words_of
 from .harness import PARADEC, in_rounds
 
@@ -72,6 +74,16 @@ def measure(asked: Starts, journal: Journal) -> Table:
         return _measured(asked, str(model), journal)
 
 
+def _for_ctranslate2(path: Path) -> str:
+    """Return a folder with a model folder's model as CTranslate2 loads it."""
+    about = read(path, "--model")
+    source, target = (
+        Dictionary.read(path / f"dict.{language}.txt") for language in (about.source, about.target)
+    )
+    model = Model.read(path / about.model, source, target)
+    return converted_model(model, [source.symbols, target.symbols])
+
+
 def _measured(asked: Starts, model: str, journal: Journal) -> Table:
     """Measure the processes in rounds."""
     limits = [] if asked.model else ["--max-len-a", "1", "--max-len-b", "0"]
@@ -86,7 +98,7 @@ def _measured(asked: Starts, model: str, journal: Journal) -> Table:
         f"paradec {shlex.join(translate)} {shown}": [*PARADEC, *translate, model],
     }
     if asked.model and is_installed(CTRANSLATE2):
-        folder = converted(str(asked.model / read(asked.model, "--model").model), model)
+        folder = _for_ctranslate2(asked.model)
         peer = [sys.executable, "-c", PEER, model, folder, asked.text]
         starts["the same by CTranslate2, greedy, float32"] = peer
     results, others = in_rounds(

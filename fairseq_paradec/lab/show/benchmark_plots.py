@@ -29,6 +29,7 @@ from ..analysis.benchmark_tables import (
     throughput,
 )
 from ..analysis.break_even import PAYS_WORDS, PREDICTED
+from ..analysis.promises import BREAKABLE, EXACT
 from ..analysis.speed_ups import LAST_BIN, SpeedUp, histograms, in_settings, title
 from ..data.samples import LATENCY, samples, speed_ups
 from ..data.table import Table, Value
@@ -40,7 +41,7 @@ Target = Path | BinaryIO
 
 # Colours of the labels.
 COLOURS = {
-    "exact": "#2a7f62",
+    EXACT: "#2a7f62",
     "beam search": "#7f7f7f",
     "relaxed": "#d9822b",
     "other model": "#7a52a3",
@@ -64,7 +65,7 @@ FEW = 10
 
 def _colour(name: str) -> str:
     """Return the colour of a label."""
-    return COLOURS["exact"] if name.startswith("exact") else COLOURS.get(name, WRONG)
+    return COLOURS[EXACT] if name.startswith(BREAKABLE) else COLOURS.get(name, WRONG)
 
 
 def _legend_of_labels(place: Any, labels: Iterable[str], **options: Any) -> None:

@@ -15,8 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...output import printable
@@ -24,6 +23,9 @@ from ...records import Record
 from .symbols import typed
 from .trace_records import LARGEST, read_sentence
 from .trace_view import Cell, Sentence
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: The methods whose passes are iterates of the output; the graph of ``greedy`` is a chain.
 DECODINGS = ("greedy", "pj", "pgj", "hgj")
@@ -142,6 +144,8 @@ class DependencyGraph:
         Nodes are positions with ``token``, ``final_pass``, ``log_prob``, ``probability``,
         ``runner_up``, ``runner_up_log_prob`` and ``parallel``; edges are ``edges``.
         """
+        import networkx as nx
+
         graph: nx.DiGraph[int] = nx.DiGraph(name=self.sentence.name)
         for position, (cell, log_prob) in enumerate(zip(self.finals, self.log_probs)):
             graph.add_node(

@@ -8,17 +8,19 @@ Pure functions; ``lab/commands/pages.py`` writes pages to files.
 """
 
 import base64
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import jinja2
-from markupsafe import Markup, escape
+from typing import TYPE_CHECKING, Any
 
 from ...output import printable
 from ..data.table import Table
+
+if TYPE_CHECKING:  # helps of commands do without them
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 #: Start of every page. Files with another start are never overwritten.
 MARK = "<!DOCTYPE html>\n<!-- fairseq_paradec."
@@ -31,22 +33,34 @@ FOLDER = Path(__file__).with_name("pages")
 
 def _shown(value: object) -> object:
     """Return a value as a template shows it."""
+    from markupsafe import Markup
+
     return value if isinstance(value, Markup) else printable(str(value))
 
 
-_TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(FOLDER),
-    autoescape=True,
-    finalize=_shown,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+@functools.cache
+def _templates() -> "Environment":
+    """Return the templates, with what they call."""
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        finalize=_shown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters["prose"] = prose
+    templates.globals |= {"grid": table, "picture": picture}
+    return templates
 
 
-def prose(line: object) -> Markup:
+def prose(line: object) -> "Markup":
     """Return a note; text between backticks is code."""
+    from markupsafe import Markup, escape
+
     parts = [escape(_shown(part)) for part in str(line).split("`")]
     if len(parts) % 2 == 0:  # one of them has no other
         return escape(_shown(line))
@@ -70,6 +84,8 @@ def page(
         scripts: of ``resource``; none may hold ``</script``.
         values: what the template names, ``title`` among them.
     """
+    from markupsafe import Markup
+
     styles = [COMMON.read_text("utf-8"), *styles]
     if any("</script" in script.lower() for script in scripts):
         raise ValueError("a script of a page may not hold </script")
@@ -80,7 +96,7 @@ def page(
         "script-src " + (" ".join(map(_hash, scripts)) or "'none'"),
     ]
     values |= {"styles": list(map(Markup, styles)), "scripts": list(map(Markup, scripts))}
-    yield from _TEMPLATES.get_template(template).generate(policy="; ".join(rules), **values)
+    yield from _templates().get_template(template).generate(policy="; ".join(rules), **values)
 
 
 def _hash(code: str) -> str:
@@ -89,8 +105,10 @@ def _hash(code: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def data(name: str, value: Any) -> Markup:
+def data(name: str, value: Any) -> "Markup":
     """Return a hidden block of data, which scripts find by its class."""
+    from markupsafe import Markup
+
     code = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # Only these can end a script element or begin a comment in it.
     code = code.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -103,13 +121,10 @@ def picture(svg: bytes) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"
 
 
-def table(table: Table, name: str = "table") -> Markup:
+def table(table: Table, name: str = "table") -> "Markup":
     """Return a table as a part of a page; columns of numbers are aligned to the right."""
+    from markupsafe import Markup
+
     numeric = [table.is_numeric(column.key) for column in table.shown]
-    template = _TEMPLATES.get_template("table.html")
+    template = _templates().get_template("table.html")
     return Markup(template.render(table=table, name=name, numeric=numeric))
-
-
-_TEMPLATES.filters["prose"] = prose
-_TEMPLATES.globals["grid"] = table
-_TEMPLATES.globals["picture"] = picture

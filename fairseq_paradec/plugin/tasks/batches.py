@@ -19,6 +19,7 @@ from ...methods.base import Decoder
 from ...methods.each_sentence import Hypotheses, decode_each, problems_of
 from ...methods.stock import StockDecoder
 from ..compat.given import GIVEN
+from ..generators import batch_of, tensors_of
 
 logger = logging.getLogger(__name__)
 
@@ -130,13 +131,13 @@ class EverySentence:
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """Translate a batch; see ``decode_each``, and ``Batch.of_sample`` for what it may have."""
+        """Translate a batch; see ``decode_each``, and ``batch_of`` for what it may have."""
         if isinstance(generator, SequenceScorer):  # --score-reference does not translate
             return super().inference_step(generator, models, sample)  # type: ignore[misc]
         if "id" not in sample and self._numbers is not None:
             sample = sample | {"id": self._numbers}
         sources = self.source_dictionary  # type: ignore[attr-defined]
-        batch = Batch.of_sample(sample, prefix_tokens, constraints, pad=sources.pad())
+        batch = batch_of(sample, prefix_tokens, constraints, pad=sources.pad())
         self._check_words(batch.tokens, sources)
         if batch.prefix is not None:
             self._check_words(batch.prefix, self.tgt_dict)
@@ -168,22 +169,28 @@ class EverySentence:
         sample: dict[str, Any],
         batch: Batch,
     ) -> Hypotheses:
-        """Decode by a decoder, or by fairseq's ``inference_step``; see ``decode_each``.
+        """Decode by a generator, or by a decoder that measuring commands build.
 
         Args:
-            generator: the decoder, fairseq's search, or another one of somebody's.
+            generator: one of the plugin, fairseq's search, another one of somebody's; or a decoder.
             models: the models.
-            sample: fairseq's batch of all sentences, which a generator of somebody's is given.
+            sample: fairseq's batch of all sentences, which a generator is given.
             batch: those that can be translated.
         """
         if isinstance(generator, (Decoder, StockDecoder)):
             return generator.decode(batch)
         device = sample["net_input"]["src_tokens"].device
+
+        def there(array: Any) -> Tensor:
+            return torch.from_numpy(array).to(device)
+
         if len(batch) < len(sample["net_input"]["src_tokens"]):
             names = {"src_tokens": batch.tokens, "src_lengths": batch.lengths}
-            net_input = {name: torch.from_numpy(part).to(device) for name, part in names.items()}
-            sample = {"net_input": net_input}
-        prefixes = None if batch.prefix is None else torch.from_numpy(batch.prefix).to(device)
+            sample = {"net_input": {name: there(part) for name, part in names.items()}}
+            if batch.ids is not None:
+                sample["id"] = there(batch.ids)
+        sample = sample | {"drafts": batch.drafts}
+        prefixes = None if batch.prefix is None else there(batch.prefix)
         with errors_named(generator, models, batch.constraints):
             hypos: Hypotheses = super().inference_step(  # type: ignore[misc]
                 generator, models, sample, prefixes, batch.constraints
@@ -194,28 +201,6 @@ class EverySentence:
         """Return for each sentence why it cannot be translated, or None."""
         sources = self.source_dictionary  # type: ignore[attr-defined]
         return problems_of(batch, self.positions(models)[0], sources)
-
-
-def tensors_of(hypo: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return a decoder's hypothesis as fairseq's, whose arrays are tensors.
-
-    One of fairseq's own search stays as it is.
-
-    Args:
-        hypo: the hypothesis.
-        device: of the batch, where fairseq's tensors are; only ``attention`` and ``alignment`` are
-            always on the CPU.
-    """
-    if isinstance(hypo["tokens"], Tensor):
-        return hypo
-
-    def there(array: Any) -> Tensor:
-        return torch.as_tensor(array).to(device)
-
-    arrays = ("tokens", "positional_scores", "score")
-    history = [{"tokens": there(state["tokens"])} for state in hypo["history"]]
-    nothing = {"attention": torch.empty(0), "alignment": torch.empty(0)}
-    return nothing | hypo | {name: there(hypo[name]) for name in arrays} | {"history": history}
 
 
 def _check_references(lengths: np.ndarray, most: int) -> None:

@@ -1,19 +1,28 @@
 """The choice of the method, and checks of model, criterion and settings against each other."""
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...config import DecodingConfig, flag
+from ...config import ALL, DecodingConfig, flag
 from ...errors import UsageError, excludes, needs, option_error
 from ...methods.base import Context, Decoder
 from ...methods.build import build_decoder
-from ...methods.configure import FLAGS_OF_AUTO, cannot_honour, check_auto, configure, for_models
+from ...methods.configure import (
+    FLAGS_OF_AUTO,
+    as_method,
+    cannot_honour,
+    check_auto,
+    configure,
+    for_models,
+)
 from ...methods.stock import StockDecoder
 from ...model_checks import attends_locally
 from ...registry import METHODS, STOCK_DECODINGS, TRANSFORMER, check_models, own_decoding
 from ..compat.given import chosen
+from ..generators import CoreGenerator, family_of, settings_of
 from ..models.block_nat import BlockNatModel
 from ..models.blockwise_transformer import BlockwiseTransformer
 from ..models.reordered_transformer import ReorderedTransformer
@@ -40,22 +49,37 @@ class ChoosesMethod:
             models: the model, or an ensemble.
             args: fairseq's generation options. They may include the plugin's (hub calls,
                 ``--eval-bleu-args``), which then override the command line's.
-            seq_gen_cls: fairseq's; refused with a method of the plugin.
-            extra_gen_cls_kwargs: fairseq's.
+            seq_gen_cls: a subclass of the plugin's generators, or with fairseq's own search any
+                class.
+            extra_gen_cls_kwargs: further arguments of the generator; and decoding's options, which
+                override ``args``.
             prefix_allowed_tokens_fn: fairseq's; only its own search supports it.
+
+        Returns:
+            The generator of the method's family; fairseq's own with ``beam``, and with ``auto`` for
+            a model without its own method.
 
         Raises:
             UsageError: the method does not support an option or the model.
         """
+        extra = self.own_context(extra_gen_cls_kwargs)
+        options = {name: extra.pop(name) for name in ALL if name in extra}
+        if options:
+            args = copy.deepcopy(args)
+            set_options(args, options)
         set_options(args, self.own_limits(args))
-        asked, extra = configure(chosen(args), self.cfg), self.own_context(extra_gen_cls_kwargs)
-        config = for_models(asked, models)
-        own = None if asked is config else METHODS[config.decoding]
+        asked = configure(chosen(args), self.cfg, **options)
+        ours = isinstance(seq_gen_cls, type) and issubclass(seq_gen_cls, CoreGenerator)
+        if ours and asked.decoding == "auto":
+            config = as_method(asked, seq_gen_cls.usual(models, asked.beam))
+        else:
+            config = for_models(asked, models)
         check_models(config.decoding, models, config.drafter_path)
+        own = None if asked is config else METHODS[config.decoding]
         if getattr(args, "score_reference", False) and asked.decoding == "auto":
             if own is None or own.verifier.kind == TRANSFORMER:
                 return super().build_generator(models, args)  # type: ignore[misc]
-        if config.decoding in STOCK_DECODINGS:
+        if config.decoding in STOCK_DECODINGS and not ours:
             for name in ("print_step", "retain_iter_history"):
                 if getattr(args, name, False):  # fairseq ends with a KeyError
                     raise UsageError(
@@ -65,20 +89,23 @@ class ChoosesMethod:
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )
-        given = {"prefix_allowed_tokens_fn": prefix_allowed_tokens_fn, "seq_gen_cls": seq_gen_cls}
-        given |= {name: extra.pop(name, None) for name in ("lm_model", "lm_weight")}
-        if given["lm_model"] is not None:
-            path = getattr(args, "lm_path", None)
-            name, value = ("lm_path", path) if path else ("lm_model", type(given["lm_model"]))
-            raise cannot_honour(config, name, value, "no language model")
-        for name in ("prefix_allowed_tokens_fn", "seq_gen_cls"):
-            if given[name] is not None:
-                raise cannot_honour(config, name, given[name], "none")
-        decoder = self.build_decoder(models, config, **extra)
+        if prefix_allowed_tokens_fn is not None:
+            raise cannot_honour(
+                config, "prefix_allowed_tokens_fn", prefix_allowed_tokens_fn, "none"
+            )
+        if not ours and seq_gen_cls is not None:
+            raise cannot_honour(config, "seq_gen_cls", seq_gen_cls, "a subclass of CoreGenerator")
+        family = seq_gen_cls if ours else family_of(config.decoding)
+        generator = family(
+            models,
+            self.target_dictionary,  # type: ignore[attr-defined]
+            load_drafter=self.drafters.load,
+            **settings_of(config) | extra,
+        )
         if not METHODS[config.decoding].reads_beam(config):
             # fairseq's default is 5, and generate prints it beside the BLEU score.
             set_options(args, {"beam": 1})
-        return decoder
+        return generator
 
     def build_decoder(
         self, models: Sequence[Any], config: DecodingConfig, **context: Any

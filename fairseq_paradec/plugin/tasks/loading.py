@@ -53,16 +53,3 @@ def load_paths(paths: Sequence[str], **overrides: str) -> tuple[list[Any], Any, 
 def decoder(task: Any, models: Sequence[Any], **options: Any) -> Any:
     """Build a decoder from options, by the flags' names."""
     return task.build_decoder(models, configure(**options))
-
-
-def by_length(dataset: Any) -> list[int]:
-    """Return the numbers of a subset's sentences, from short to long.
-
-    Sentences of equal length keep the order of the data; fairseq shuffles them, unless the subset
-    is called ``test``.
-    """
-    sizes, targets = dataset.src_sizes, dataset.tgt_sizes
-    numbers = range(len(sizes))
-    if targets is None:
-        return sorted(numbers, key=sizes.__getitem__)
-    return sorted(numbers, key=lambda i: (sizes[i], targets[i]))

@@ -5,14 +5,15 @@ from typing import Any
 
 import torch
 
-from ....errors import option_error
+from ....engine.torch.views import model_of
+from ....errors import UsageError, option_error
 from ....model_checks import BLOCK_NAT, TRANSFORMER
 from ....registry import HEADS
 from ...data.documents import PASSES, VERSION, check
 from ...data.journal import Journal
 from ...data.table import Result
 from ...measure import machine
-from ...measure.peers import converted, converted_model
+from ...measure.peers import converted_model
 from ..asked import Passes
 from .bench import (
     CACHED,
@@ -55,10 +56,11 @@ def measure(asked: Passes, journal: Journal) -> Result:
     _check_positions(asked, pair)
     peer = None
     if asked.peers:
-        if asked.path is not None and asked.data is not None:
-            peer = converted(asked.path, asked.data)
-        else:
-            peer = converted_model(pair.model, pair.task, pair.args)
+        model = model_of(pair.model)
+        if isinstance(model, str):
+            raise UsageError(f"--peers: CTranslate2 cannot convert {asked.name}: {model}")
+        words = pair.task.source_dictionary, pair.task.target_dictionary
+        peer = converted_model(model, [each.symbols for each in words])
     with torch.inference_mode():
         bench = Bench(pair, asked, peer)
         others = bench.run(journal)
