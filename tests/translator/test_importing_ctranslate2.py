@@ -38,7 +38,7 @@ from support.converted import (
     write_bin,
     zipped,
 )
-from support.foreign import load, pieces, words_of
+from support.foreign import load, pieces, saved, words_of
 from support.losses import build
 
 import fairseq_paradec
@@ -275,6 +275,28 @@ def test_a_model_with_tokens_of_languages(tmp_path: Path, capsys: Any) -> None:
         == 2
     )
     assert "'de'; allowed: one of the model's 10 tokens" in capsys.readouterr().err
+
+
+def test_a_marian_model_by_the_converter_of_transformers(tmp_path: Path, capsys: Any) -> None:
+    """Its decoder begins with zeros; `</s>` behind sources is the tokenizer's."""
+    from ctranslate2.converters import TransformersConverter
+
+    given, folder = saved("marian").folder, tmp_path / "there"
+    TransformersConverter(str(given)).convert(str(folder))
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(given / name, folder / name)
+    capsys.readouterr()
+    model = imported(folder, tmp_path / "out")
+    assert "sources end with </s>" in capsys.readouterr().out
+    assert model.folder.bpe == "sentencepiece_pair"
+    lines = (DEMO / "raw/demo.en").read_text("utf-8").splitlines()[:20]
+    split = [model.processing.encode(line) for line in lines]
+    judge = Judge(folder, end=["</s>"])
+    for beam in (1, 5):
+        theirs = judge.translate(split, beam, LONGEST)
+        ended = [number for number, row in enumerate(theirs) if len(row) < LONGEST]
+        ours = outputs(model, lines, beam)
+        assert len(ended) > 5 and [ours[n] for n in ended] == [theirs[n] for n in ended]
 
 
 # ---- Argos --------------------------------------------------------------------------------------

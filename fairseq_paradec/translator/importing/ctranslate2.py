@@ -457,6 +457,7 @@ def _text(
             raise option_error("DIR", str(folder), allowed + flags)
         pieces = found[0], found[1]
     if pieces is not None:
-        for file, known in zip(pieces, words, strict=True):
+        # One for both has to be that of sources: it joins pieces of any other, too.
+        for file, known in {pieces[1]: words[1], pieces[0]: words[0]}.items():
             check_pieces(file, known, folder)
     return {"pieces": pieces, "codes": codes, "tokenizer": name}
