@@ -426,6 +426,7 @@ BAD_FILES: list[tuple[Spoil, str]] = [
     (setting(decoder_start_token="<x>"), "decoder_start_token|'<x>'"),
     (setting(layer_norm_epsilon=1e-6), "layer_norm_epsilon"),
     (setting(multi_query_attention=True), "multi_query_attention"),
+    (setting(add_source_bos=True), "sources begin with|['<s>']|--sentencepiece-source"),
     (setting(add_source_eos="yes"), "add_source_eos|'yes'"),
     (lambda folder: None, "--sentencepiece-source|--bpe-codes"),
     (put("model.bin", b""), "model.bin|empty"),
@@ -571,7 +572,9 @@ def test_words_say_what_is_allowed(given: Path, tmp_path: Path, capsys: Any) -> 
 
 
 def test_without_torch(given: Path, tmp_path: Path) -> None:
-    done = alone("import", small(given)[0], tmp_path / "out", *EN_DE, *SPACE)
+    """Flags may stand between the words."""
+    words = ("ct2", "--source", "en", small(given)[0], "--target", "de", tmp_path / "out")
+    done = alone("import", *words, *SPACE)
     assert done.returncode == 0, done.stderr
     said = alone(
         "translate", "--model", tmp_path / "out", "--text", "w1 w2", "--decoding", "greedy"

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import excludes, needs, option_error
 from ...files import UNPACKED
-from ...model.architecture import LAYERS, POSITIONS
+from ...model.architecture import FIRST_POSITION, LAYERS, POSITIONS
 from ...model.dictionary import BOS, EOS, PAD, SPECIAL, UNK
 from ...model.model import sinusoids
 from ...text import bpe, tokenizers
@@ -91,22 +91,13 @@ def read(given: Path, source: str | None, target: str | None, splitting: Splitti
     words, start = _words(folder, config)
     for name in content.left():
         raise option_error(f"{file}: {name}", "a variable of no known use", "those of Transformers")
-    named = [language for language in words[1] if language and _LANGUAGE.fullmatch(language)]
     # transformers' tokenizers put </s> there, and no converter of such a model says so.
     of_transformers = zero_start or config["decoder_start_token"] != config["bos_token"]
-    text = _text(folder, words, splitting)
-    begin = ["<s>"] if config["add_source_bos"] else []
-    more: dict[str, Any] = {"before": begin}
     if of_transformers and not config["add_source_eos"]:
         model["notes"].append("sources end with </s>, which transformers' tokenizers put there")
-    if of_transformers and len(named) >= _SEVERAL and words[0] == words[1]:
-        before, first = (
-            language_token(flag, language, named)
-            for flag, language in zip(("--source", "--target"), pair, strict=True)
-        )
-        more = {"before": [*begin, before], "first": first, "dropped": named}
-    elif f">>{pair[1]}<<" in words[0]:
-        more = {"before": [*begin, f">>{pair[1]}<<"]}
+    text = _text(folder, words, splitting)
+    more = _languages(words, pair, of_transformers)
+    more["before"] = ["<s>"] * config["add_source_bos"] + more["before"]
     if more["before"] and text["pieces"] is None:
         raise option_error(
             f"{file}: sources begin with", more["before"], "a model with --sentencepiece-source"
@@ -122,6 +113,25 @@ def read(given: Path, source: str | None, target: str | None, splitting: Splitti
         **text,
         **more,
     )
+
+
+def _languages(
+    words: tuple[list[str | None], list[str | None]], pair: tuple[str, str], of_transformers: bool
+) -> dict[str, Any]:
+    """Return the tokens of languages: ``before``, ``first`` and ``dropped`` of Foreign.
+
+    Raises:
+        UsageError: the model has several languages, and one of these is none of them.
+    """
+    named = [language for language in words[1] if language and _LANGUAGE.fullmatch(language)]
+    if of_transformers and len(named) >= _SEVERAL and words[0] == words[1]:
+        before, first = (
+            language_token(flag, language, named)
+            for flag, language in zip(("--source", "--target"), pair, strict=True)
+        )
+        return {"before": [before], "first": first, "dropped": named}
+    code = f">>{pair[1]}<<"
+    return {"before": [code] if code in words[0] else []}
 
 
 def _flag(content: ModelBin, name: str, default: int) -> bool:
@@ -150,32 +160,18 @@ def _model(content: ModelBin) -> dict[str, Any]:
         allowed = "relu, gelu, swish or tanh: 0 to 5"
         raise option_error(f"{file}: activation", number, allowed)
     fold = _SIGMOID if number == _BY_SIGMOID else 1.0
-    tables = {side: _embedding(content, side) for side in sides}
-    width = tables["encoder"].shape[1]
+    tables = [_embedding(content, side) for side in sides]
+    width = tables[0].shape[1]
     layers: dict[str, np.ndarray] = {}
-    counts, inner = [], []
-    for side in sides:
-        layers |= _positions(content, side, width)
-        before = len(layers)
-        for at in range(LAYERS):
-            if f"{side}/layer_{at}/ffn/linear_0/weight" not in content:
-                break
-            layers |= _layer(content, side, at, fold)
-            _check_aliases(content, layers)
-        counts.append(at)
-        if len(layers) == before:
-            raise ValueError(f"there is no {side}/layer_0/ffn/linear_0/weight")
-        inner.append(len(layers[f"{side}.layers.0.fc1.weight"]))
-        for there, here in (("layer_norm", "layer_norm"), ("layernorm_embedding",) * 2):
-            if f"{side}/{there}/gamma" in content:
-                layers |= _norm(content, f"{side}/{there}", f"{side}.{here}")
+    counts = [_side(content, side, width, fold, layers) for side in sides]
+    most = [len(layers[f"{side}.embed_positions.weight"]) - FIRST_POSITION for side in sides]
+    inner = [len(layers[f"{side}.layers.0.fc1.weight"]) for side in sides]
     # Scales that are not fairseq's become part of the vectors.
     root = math.sqrt(width)
-    scales = {side: root if own["scale"] is None else own["scale"] for side, own in sides.items()}
-    scaled = all(math.isclose(scale, root, rel_tol=1e-6) for scale in scales.values())
-    for side, scale in scales.items():
-        if not scaled and scale != 1:
-            tables[side] = tables[side] * np.float32(scale)
+    scales = [root if own["scale"] is None else own["scale"] for own in sides.values()]
+    scaled = all(math.isclose(scale, root, rel_tol=1e-6) for scale in scales)
+    if not scaled:
+        tables = [t if s == 1 else t * np.float32(s) for t, s in zip(tables, scales, strict=True)]
     output = content.weight("decoder/projection/weight")
     bias = np.zeros(len(output), np.float32)
     if "decoder/projection/bias" in content:
@@ -187,21 +183,20 @@ def _model(content: ModelBin) -> dict[str, Any]:
         (encoder["heads"], decoder["heads"]),
         (inner[0], inner[1]),
         _ACTIVATIONS[number],
-        1,
+        most[0],
         scaled,
+        max_target_positions=most[1],
         encoder_normalize_before=encoder["pre_norm"],
         decoder_normalize_before=decoder["pre_norm"],
         no_decoder_final_norm="decoder.layer_norm.weight" not in layers,
         layernorm_embedding="encoder.layernorm_embedding.weight" in layers,
         encoder_learned_pos=True,
         decoder_learned_pos=True,
-        max_source_positions=len(layers["encoder.embed_positions.weight"]) - 2,
-        max_target_positions=len(layers["decoder.embed_positions.weight"]) - 2,
     )
     return {
         "settings": settings,
         "layers": layers,
-        "embeddings": (tables["encoder"], tables["decoder"], output),
+        "embeddings": (tables[0], tables[1], output),
         "bias": bias,
         "notes": _notes(content),
     }
@@ -255,6 +250,24 @@ def _positions(content: ModelBin, side: str, width: int) -> dict[str, np.ndarray
         table = sinusoids(np.arange(1, _COMPUTED + 1), width)
     own = f"{side}.embed_positions.weight"
     return {own: learned_positions(table)[own]}
+
+
+def _side(
+    content: ModelBin, side: str, width: int, fold: float, layers: dict[str, np.ndarray]
+) -> int:
+    """Add a side's positions, layers and norms to ``layers``: -> how many layers it has."""
+    layers |= _positions(content, side, width)
+    count = 0
+    while count < LAYERS and f"{side}/layer_{count}/ffn/linear_0/weight" in content:
+        layers |= _layer(content, side, count, fold)
+        _check_aliases(content, layers)
+        count += 1
+    if not count:
+        raise ValueError(f"there is no {side}/layer_0/ffn/linear_0/weight")
+    for name in ("layer_norm", "layernorm_embedding"):
+        if f"{side}/{name}/gamma" in content:
+            layers |= _norm(content, f"{side}/{name}", f"{side}.{name}")
+    return count
 
 
 def _layer(content: ModelBin, side: str, number: int, fold: float) -> dict[str, np.ndarray]:
