@@ -40,7 +40,8 @@ class _Help(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """A parser whose messages and help are as all others, in every version of Python.
 
-    ``set_defaults(fails=...)`` says when the command's exit status is 1.
+    ``set_defaults(fails=...)`` says when the command's exit status is 1, and ``intermixed=True``
+    that a list of words may have flags between them.
 
     Attributes:
         note: what the help says last; empty: nothing.
@@ -62,7 +63,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, with the flag that is like an unknown one."""
-        known, unknown = self.parse_known_args(args, namespace)
+        # Words may then stand on both sides of a flag.
+        mixed = self.get_default("intermixed")
+        read = self.parse_known_intermixed_args if mixed else self.parse_known_args
+        known, unknown = read(args, namespace)
         if unknown:
             flag = unknown[0].partition("=")[0]
             like = suggestion(flag, self._flags()) if flag.startswith("-") else ""

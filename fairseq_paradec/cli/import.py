@@ -1,22 +1,43 @@
-"""Turn a model of Hugging Face's transformers or of Marian into a model folder.
+"""Turn a model of another toolkit into a model folder.
 
 The folder's model is fairseq's: every decoder, fairseq-generate and fairseq-interactive take it.
+FORMAT is seen by PATH, and need not be given: "hf" is a folder that transformers saved (MarianMT,
+M2M-100, NLLB, mBART-50), "marian" is Marian's own MODEL.npz beside its decoder.yml, "ct2" is a
+folder that CTranslate2 converted, with model.bin, and "argos" a package of Argos Translate.
 """
 
 import argparse
-import importlib
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
+from ..config import flag
 from ..errors import excludes, needs, option_error
 from ..output import printable
+
+if TYPE_CHECKING:
+    from ..translator.importing.foreign import Foreign
+
+#: The formats, and what they are called in messages.
+FORMATS = {"hf": "DIR", "marian": "MODEL.npz", "ct2": "DIR", "argos": "FILE.argosmodel"}
+#: How the text of a folder of CTranslate2 is split: flags, with the kinds of files.
+SPLITTING = {
+    "sentencepiece_source": "sentencepiece's model of sources",
+    "sentencepiece_target": "that of targets (default: that of sources)",
+    "bpe_codes": "subword-nmt's codes",
+}
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = "example: paradec import hf opus-mt-en-de models/en-de"
-    parser.set_defaults(fails="--selftest finds a difference", format=None, plugin=False)
-    parser.add_argument(
+    parser.usage = "%(prog)s [FORMAT] PATH OUT [--source LANGUAGE] [--target LANGUAGE] ..."
+    parser.epilog = "example: paradec import opus-mt-en-de models/en-de"
+    parser.set_defaults(fails="--selftest finds a difference", plugin=False, intermixed=True)
+    add = parser.add_argument
+    add("words", nargs="*", metavar="[FORMAT] PATH OUT", help="the model, and the folder to make")
+    add(
         "--selftest",
         metavar="DIR",
         type=Path,
@@ -24,56 +45,101 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "logits, greedy and beam 5 on 200 sentences in ten scripts; nothing is written",
     )
     for side in ("source", "target"):
-        parser.add_argument(f"--{side}", metavar="LANGUAGE", help=f"with --selftest: the {side}")
-    kinds = parser.add_subparsers(metavar="FORMAT")
-    hugging_face = kinds.add_parser(
-        "hf", help="a folder that transformers saved: MarianMT (OPUS-MT), M2M-100, NLLB, mBART-50"
-    )
-    hugging_face.add_argument(
-        "given",
-        type=Path,
-        metavar="DIR",
-        help="with config.json, model.safetensors or pytorch_model.bin, and the tokenizer's files",
-    )
-    marian = kinds.add_parser("marian", help="Marian's own file, as OPUS-MT offers it")
-    marian.add_argument(
-        "given",
-        type=Path,
-        metavar="MODEL.npz",
-        help="beside decoder.yml, the vocabularies that it names, source.spm and target.spm",
-    )
-    for name, command in (("hugging_face", hugging_face), ("marian", marian)):
-        command.set_defaults(format=name)
-        command.add_argument("out", type=Path, metavar="OUT", help="folder to make")
-        for side in ("source", "target"):
-            command.add_argument(
-                f"--{side}",
-                metavar="LANGUAGE",
-                help=f"the {side} language, by the model's own name if it has several, such as "
-                "en or eng_Latn (default: what the files say)",
-            )
+        add(
+            f"--{side}",
+            metavar="LANGUAGE",
+            help=f"the {side} language, by the model's own name if it has several, such as en or "
+            "eng_Latn (default: what the files say)",
+        )
+    for name, what in SPLITTING.items():
+        add(flag(name), metavar="FILE", type=Path, help=f"ct2: {what}")
+    add("--tokenizer", metavar="NAME", help="ct2: what parts words before --bpe-codes, as moses")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the model and write the folder."""
     if args.selftest is not None:
         return _selftest(args)
-    if args.format is None:
-        raise needs("import", True, "hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR")
+    kind, given, out = _asked(args.words)
+    for name in (*SPLITTING, "tokenizer"):
+        if kind != "ct2" and getattr(args, name) is not None:
+            raise needs(flag(name), getattr(args, name), "a model of CTranslate2: ct2 DIR OUT")
     from ..translator.importing import writing
     from ..translator.importing.files import known_form
     from ..translator.model_folder import new_folder
 
-    if not args.given.exists():
-        name = "DIR" if args.format == "hugging_face" else "MODEL.npz"
-        raise option_error(name, str(args.given), "what the model was saved as; there is none")
-    reader = importlib.import_module(f"..translator.importing.{args.format}", __package__)
-    with new_folder(args.out) as folder, known_form(args.given, "a whole model, undamaged"):
-        model = reader.read(args.given, args.source, args.target)
+    with (
+        new_folder(out) as folder,
+        known_form(given, "a whole model, undamaged"),
+        _opened(kind, given, args) as model,
+    ):
         writing.write(model, folder)
-    print(f"{args.out}: a model folder, {model.source} to {model.target}")
-    print(f"paradec translate --model {quote(str(args.out))}")
+    for line in model.notes:
+        print(line)
+    print(f"{out}: a model folder, {model.source} to {model.target}")
+    print(f"paradec translate --model {quote(str(out))}")
     return 0
+
+
+def _asked(words: list[str]) -> tuple[str, Path, Path]:
+    """Return format, model and folder of the words.
+
+    Raises:
+        UsageError: there are more or fewer, or the model is missing or of no known format.
+    """
+    if len(words) not in (2, 3):
+        raise needs("import", True, "PATH OUT, a model and a folder to make, or --selftest DIR")
+    if len(words) == 3 and words[0] not in FORMATS:
+        raise option_error("FORMAT", words[0], ", ".join(FORMATS))
+    given, out = map(Path, words[-2:])
+    name = "PATH" if len(words) == 2 else FORMATS[words[0]]
+    if not given.exists():
+        raise option_error(name, str(given), "what the model was saved as; there is none")
+    return (_format(given) if len(words) == 2 else words[0]), given, out
+
+
+def _format(given: Path) -> str:
+    """Return the format of a model, as its files say.
+
+    Raises:
+        UsageError: they are of none.
+    """
+    by_file = {"metadata.json": "argos", "model.bin": "ct2", "config.json": "hf"}
+    for name, kind in by_file.items():
+        if (given / name).is_file():
+            return kind
+    if given.name == "model.bin":
+        return "ct2"
+    endings = {".argosmodel": "argos", ".npz": "marian"}
+    if given.is_file() and given.suffix in endings:
+        return endings[given.suffix]
+    allowed = "a folder with config.json or model.bin, MODEL.npz, or FILE.argosmodel"
+    raise option_error("PATH", str(given), allowed)
+
+
+@contextlib.contextmanager
+def _opened(kind: str, given: Path, args: argparse.Namespace) -> Iterator["Foreign"]:
+    """Read a model; what it names is there in the body."""
+    languages = args.source, args.target
+    if kind == "argos":
+        from ..translator.importing import argos
+
+        with argos.opened(given, *languages) as model:
+            yield model
+    elif kind == "ct2":
+        from ..translator.importing import ctranslate2
+
+        pieces = args.sentencepiece_source, args.sentencepiece_target
+        splitting = ctranslate2.Splitting(*pieces, args.bpe_codes, args.tokenizer)
+        yield ctranslate2.read(given, *languages, splitting)
+    elif kind == "hf":
+        from ..translator.importing import hugging_face
+
+        yield hugging_face.read(given, *languages)
+    else:
+        from ..translator.importing import marian
+
+        yield marian.read(given, *languages)
 
 
 def _selftest(args: argparse.Namespace) -> int:
@@ -82,8 +148,8 @@ def _selftest(args: argparse.Namespace) -> int:
     from ..translator.importing.selftest import selftest
     from . import arguments
 
-    if args.format is not None:
-        raise excludes("--selftest", str(args.selftest), "hf and marian")
+    if args.words:
+        raise excludes("--selftest", str(args.selftest), "PATH OUT")
     if not args.selftest.is_dir():
         raise option_error("--selftest", str(args.selftest), "a folder; there is none")
     with arguments.quiet(), known_form(args.selftest, "a whole model, undamaged"):

@@ -43,7 +43,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "pack": "make a model folder of a checkpoint, dictionaries and BPE",
         "train": "train a model by a preset, go on with it, average it",
         "train-drafter": "train a drafter for a model folder, from text alone",
-        "import": "make a model folder of a model of transformers or Marian",
+        "import": "make a model folder of another toolkit's model",
         "average": "average the last checkpoints of a training run",
         "shrink": "make a small copy of a checkpoint, or of its heads alone",
         "widen": "make a model twice as wide that computes the same, to train on",

@@ -129,6 +129,7 @@ class Architecture:
         heads: or None.
         shares_encoder: the encoder is the verifier's.
         first_target_token: the word that outputs begin with, or None.
+        source_end: whether the encoder reads the ``</s>`` of a source; else it is as padding.
     """
 
     kind: str
@@ -148,6 +149,7 @@ class Architecture:
     heads: Heads | None = None
     shares_encoder: bool = False
     first_target_token: str | None = None
+    source_end: bool = True
 
     @property
     def target_order(self) -> TargetOrder:

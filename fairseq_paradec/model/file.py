@@ -32,6 +32,8 @@ _DTYPES = {
 }
 #: Where weights begin is a multiple of this, for vector instructions.
 _ALIGNED = 64
+#: Fields of records that files of earlier versions lack, and what they are then.
+_LATER: dict[str, Any] = {"source_end": True}
 #: A header has not more bytes, a weight not more dimensions.
 _HEADER, _DIMENSIONS = 1 << 24, 8
 
@@ -61,7 +63,9 @@ def write(
     narrow = {name: _narrow(weight) for name, weight in weights.items()}
     # Wide ones come first, so that all lie where their type may lie.
     narrow = dict(sorted(narrow.items(), key=lambda item: -item[1][1].itemsize))
-    about = {"format": FORMAT, "architecture": dataclasses.asdict(architecture), "hash": digits}
+    record = dataclasses.asdict(architecture)
+    record = {name: v for name, v in record.items() if name not in _LATER or v != _LATER[name]}
+    about = {"format": FORMAT, "architecture": record, "hash": digits}
     header: dict[str, Any] = {"__metadata__": {"paradec": json.dumps(about)}}
     end = 0
     for name, (dtype, weight) in narrow.items():
@@ -179,6 +183,8 @@ def _are_counts(value: Any) -> TypeGuard[list[int]]:
 def _built(kind: Any, value: Any) -> Any:
     """Return a record of what JSON holds, each field of its type."""
     hints = typing.get_type_hints(kind)
+    if isinstance(value, dict):
+        value = {name: kept for name, kept in _LATER.items() if name in hints} | value
     if not isinstance(value, dict) or value.keys() != hints.keys():
         raise _damaged(f"no {kind.__name__} as it is known")
     return kind(**{name: _value(name, hint, value[name]) for name, hint in hints.items()})

@@ -147,8 +147,10 @@ def architecture_of(part: Any, words: Vocabularies) -> Architecture:
     # A drafter's encoder has the settings of its verifier's.
     theirs = own.get("encoder_settings")
     encoder = _layers(own, "encoder", name, block is not None)
+    no_end = kind == "imported" and own.flag("no_source_end")
     if kind in ("block_nat", "shallow") and theirs is not None:
         encoder = _layers(Settings(theirs), "encoder", name, False)
+        no_end = Settings(theirs).flag("no_source_end")
     order, slots = _order(own, name, decoder) if kind == "reordered" else ({}, None)
     cutoffs = _cutoffs(own.get("adaptive_softmax_cutoff"), words.target)
     shared = None
@@ -179,6 +181,7 @@ def architecture_of(part: Any, words: Vocabularies) -> Architecture:
         heads=_heads(own, width, decoder) if kind == "blockwise" else None,
         shares_encoder=own.flag("share_verifier_encoder") or kind == "shallow",
         first_target_token=own.word("first_target_token", None) if kind == "imported" else None,
+        source_end=not no_end,
     )
     return checked(architecture)
 

@@ -40,6 +40,21 @@ class Moses:
         return line
 
 
+class Argos(Moses):
+    """Moses' rules as Argos Translate has them: signs made plain, no dashes parted."""
+
+    def __init__(self, language: str) -> None:
+        from sacremoses import MosesPunctNormalizer
+
+        super().__init__(language)
+        self._plain: Callable[[str], str] = MosesPunctNormalizer(language).normalize
+
+    def encode(self, line: str) -> str:
+        """Return a line's words and marks, with spaces between them."""
+        words: str = self._tokenize(self._plain(line), return_str=True, escape=True)
+        return words
+
+
 class Space:
     """A space for any white space."""
 
@@ -81,8 +96,13 @@ class Nltk:
         return words
 
 
-#: The tokenizers by fairseq's names.
-KINDS: dict[str, Callable[[str], Tokenizer]] = {"moses": Moses, "nltk": Nltk, "space": Space}
+#: The tokenizers by fairseq's names; Argos' is not one of fairseq's.
+KINDS: dict[str, Callable[[str], Tokenizer]] = {
+    "moses": Moses,
+    "nltk": Nltk,
+    "space": Space,
+    "argos": Argos,
+}
 
 
 def build(name: str, language: str) -> Tokenizer:

@@ -23,7 +23,8 @@ from fairseq.data import indexed_dataset
 from support import stats_records, trace_records
 from support.builders import save_drafter, tiny_model, tiny_task
 from support.commands import DEMO, Spoil, put
-from support.foreign import save_marian, saved
+from support.converted import argos_folder, save, small_spec, zipped
+from support.foreign import pieces, save_marian, saved, words_of
 from support.fuzzing import HEADER, SECONDS, Found, Target, hunt, in_a_child, outcome, rehash
 
 from fairseq_paradec.cli.main import main as paradec
@@ -32,6 +33,9 @@ TRANSLATE = "translate --model {} --text a --decoding greedy --max-len-b 9 --dev
 IMPORT = "import hf {} {out} --source en --target de"
 IMPORT_NLLB = "import hf {} {out} --source eng_Latn --target deu_Latn"
 MARIAN = "import marian {}/model.npz {out} --source en --target de"
+
+CT2 = "import ct2 {} {out} --source en --target de --tokenizer space"
+ARGOS = "import argos {}/x.argosmodel {out}"
 
 #: A model file.
 FILE = "model.safetensors"
@@ -63,6 +67,11 @@ TARGETS: dict[str, tuple[str, Target]] = {
     "model.yml": ("npz", Target(MARIAN, "model.npz", "special:model.yml.npy")),
     "decoder.yml": ("npz", Target(MARIAN, "decoder.yml")),
     "words.yml": ("npz", Target(MARIAN, "words.yml")),
+    "model.bin": ("ct2", Target(CT2, "model.bin")),
+    "config of ct2": ("ct2", Target(CT2, "config.json", is_json=True)),
+    "vocabulary": ("ct2", Target(CT2, "shared_vocabulary.json", is_json=True)),
+    "argosmodel": ("argos", Target(ARGOS, "x.argosmodel")),
+    "metadata.json": ("argos", Target(ARGOS, "x.argosmodel", "metadata.json", True)),
     "trace": ("traces", Target("trace {}/t.jsonl", "t.jsonl", is_json=True)),
     "stats": ("traces", Target("report {} --out {out}.html", "s.jsonl", is_json=True)),
     "document": ("traces", Target("report {} --out {out}.html", "b.json", is_json=True)),
@@ -112,6 +121,13 @@ def _foreign(family: str) -> Callable[[Path], object]:
     return make
 
 
+def _argos(folder: Path) -> None:
+    """A package of Argos Translate."""
+    package = argos_folder(folder / "package", words_of(pieces("en")))
+    shutil.copy(pieces("en"), package / "sentencepiece.model")
+    zipped(package, folder / "x.argosmodel")
+
+
 def _traces(folder: Path) -> None:
     """A trace, statistics and a benchmark's document."""
     folder.mkdir()
@@ -131,6 +147,8 @@ FOLDERS: dict[str, Callable[[Path], object]] = {
     "hf": _foreign("marian"),
     "nllb": _foreign("nllb"),
     "npz": lambda folder: save_marian(saved("marian"), folder),
+    "ct2": lambda folder: save(small_spec(), folder, "int8"),
+    "argos": _argos,
     "traces": _traces,
 }
 

@@ -305,18 +305,22 @@ def test_heads_are_packed_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) 
     assert len(made) == 1
 
 
-@pytest.mark.parametrize("biased", [False, True])
-def test_imported_models_are_read(biased: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("biased", "ends"), [(False, True), (True, True), (True, False)])
+def test_imported_models_are_read(biased: bool, ends: bool, tmp_path: Path) -> None:
     task = tiny_task()
     args = argparse.Namespace(
-        **SMALL, output_bias=biased, first_target_token="w3", share_decoder_input_output_embed=True
+        **SMALL,
+        output_bias=biased,
+        first_target_token="w3",
+        no_source_end=not ends,
+        share_decoder_input_output_embed=True,
     )
     ARCH_CONFIG_REGISTRY["imported_transformer"](args)
     model = ARCH_MODEL_REGISTRY["imported_transformer"].build_model(args, task)
     model.flags = args
     own = read(task, model, "imported_transformer", tmp_path / "x.pt")
     compare(own, model)
-    assert own.architecture.first_target_token == "w3"
+    assert own.architecture.first_target_token == "w3" and own.architecture.source_end == ends
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
 from fairseq_paradec.lab.measure.transformers_peer import configuration, load_class
 from fairseq_paradec.plugin.tasks.flags import ParallelTranslationConfig
 from fairseq_paradec.plugin.tasks.translation import ParallelTranslationTask
+from fairseq_paradec.translator import model_folder
 from fairseq_paradec.translator.importing.vocabulary import M2M_100
 from support.builders import DEMO, tiny_model
 
@@ -191,6 +193,14 @@ def saved(family: str) -> Saved:
         there = made.tokenizer("M2M100Tokenizer", "vocab.json", "sentencepiece.bpe.model")
         there.save_pretrained(folder)
     return made
+
+
+def load(folder: Path) -> tuple[Any, Any]:
+    """The task and the model of a model folder."""
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(folder / model_folder.read(folder).model)], arg_overrides={"data": str(folder)}
+    )
+    return task, models[0].eval()
 
 
 def save_marian(made: Saved, folder: Path, **changes: Any) -> Path:

@@ -12,6 +12,7 @@ from support.losses import pairs
 
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.memory import keep_memory
+from fairseq_paradec.plugin.models.building import EndlessEncoder
 from fairseq_paradec.plugin.updates.adam import adam_step
 from fairseq_paradec.plugin.updates.dropout import QuickFairseqDropout, dropout, quicken_dropout
 from fairseq_paradec.plugin.updates.kept import KeptOutputs, keep_frozen_outputs
@@ -116,9 +117,12 @@ def test_other_optimizers_make_their_own_step() -> None:
     assert not adam_step(fairseq_adam(half, 1e-8))
 
 
-def test_kept_outputs_are_the_encoders_to_the_last_bit() -> None:
+@pytest.mark.parametrize("reads_end", [True, False])
+def test_kept_outputs_are_the_encoders_to_the_last_bit(reads_end: bool) -> None:
     task = tiny_task()
     model = tiny_model(task).eval()
+    if not reads_end:
+        model.encoder.__class__ = EndlessEncoder
     model.encoder.requires_grad_(False)
     samples = [pairs(task, seed=seed) for seed in (0, 5)]
 

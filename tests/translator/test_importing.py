@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from support.builders import DEMO, Limits, collate, decode, demo, exact_gelu, lend, sources
 from support.commands import Spoil, cut, lose, put
-from support.foreign import FAMILIES, Saved, pieces, save, save_marian, saved, words_of
+from support.foreign import FAMILIES, Saved, load, pieces, save, save_marian, saved, words_of
 from support.losses import build
 
 import fairseq_paradec
@@ -49,14 +48,6 @@ def imported(family: str) -> tuple[Saved, Path, Any, Any]:
         == 0
     )
     return made, out, *load(out)
-
-
-def load(folder: Path) -> tuple[Any, Any]:
-    """The task and the model of a model folder."""
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(folder / model_folder.read(folder).model)], arg_overrides={"data": str(folder)}
-    )
-    return task, models[0].eval()
 
 
 def batch(made: Saved, task: Any) -> dict[str, Any]:
@@ -328,8 +319,8 @@ def test_a_selftest_needs_a_folder_that_transformers_loads(tmp_path: Path, capsy
     shutil.copytree(saved("marian").folder, tmp_path / "folder")
     for words, wanted in (
         (["--selftest", str(tmp_path / "none")], "--selftest: got .*none'; allowed: a folder"),
-        (["--selftest", "a", "hf", "b", "c"], "--selftest a excludes hf and marian"),
-        ([], "import needs hf DIR OUT, marian MODEL.npz OUT, or --selftest DIR"),
+        (["--selftest", "a", "hf", "b", "c"], "--selftest a excludes PATH OUT"),
+        ([], "import needs PATH OUT, a model and a folder to make, or --selftest DIR"),
     ):
         assert main(["import", *words]) == 2
         assert re.search(wanted, capsys.readouterr().err)

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ...errors import UsageError, option_error
-from ...model.dictionary import PAD
+from ...model.dictionary import EOS, PAD
 from ...model.model import HeadWeights, Model
 from . import kept
 from .cache import NativeWeights
@@ -166,6 +166,7 @@ class NativeEncoder:
     def __init__(self, model: Model, form: str, shelf: Shelf | None = None) -> None:
         self.vectors, self.scale = model.embeddings("encoder")
         self.most = model.layers("encoder").most
+        self.reads_end = model.architecture.source_end
         self.stack = NativeStack(model, "encoder", form, shelf)
         self.stack.finish()
 
@@ -176,6 +177,10 @@ class NativeEncoder:
             IndexError: a source is longer than the model has positions for.
         """
         padding = tokens == PAD
+        if not self.reads_end:
+            # A source of nothing else keeps it: something has to be seen.
+            padding |= (tokens == EOS) & ((~padding).sum(axis=1, keepdims=True) > 1)
+            tokens = np.where(padding, PAD, tokens)
         if tokens.shape[1] > self.most and (~padding).sum(axis=1).max() > self.most:
             raise IndexError(f"a source of {tokens.shape[1]} tokens: longer than the positions")
         states = native_encode(self.stack, tokens, padding)

@@ -58,6 +58,8 @@ class LeanEncoder:
         Raises:
             IndexError: a source is longer than the model has positions for.
         """
+        if hasattr(self.encoder, "without_end"):
+            source = self.encoder.without_end(source)
         x, bias, padding, embedding = self.embed(source)
         return {
             "encoder_out": [self.layers(x, bias).transpose(0, 1)],

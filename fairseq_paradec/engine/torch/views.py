@@ -175,6 +175,7 @@ def _architecture(module: Any) -> Architecture | str:
         heads=None if heads is None else _heads(heads),
         shares_encoder=getattr(module, "shares_encoder", False),
         first_target_token=getattr(module, "first_target_token", None),
+        source_end=not hasattr(theirs, "without_end"),
     )
 
 

@@ -103,7 +103,7 @@ def options_of(architecture: Architecture) -> dict[str, Any]:
     if own.kind in ("block_nat", "shallow"):
         # Its encoder is built by settings of its own; the checkpoint of ``encoder_from`` is not
         # read again.
-        settings = options | _side("encoder", encoder)
+        settings = options | _side("encoder", encoder) | {"no_source_end": not own.source_end}
         options |= {"encoder_settings": settings, "encoder_from": "model.pt"}
         options |= {"encoder_copied": True, "share_verifier_encoder": own.shares_encoder}
     if own.block is not None:
@@ -125,6 +125,7 @@ def options_of(architecture: Architecture) -> dict[str, Any]:
     if own.kind == "imported":
         options["output_bias"] = own.output_bias
         options["first_target_token"] = own.first_target_token
+        options["no_source_end"] = not own.source_end
     if own.kind == "reordered":
         options |= asdict(TargetOrder(**own.order))
         options["start_rows"] = "tokens" if own.slots is None else own.slots.starts

@@ -30,6 +30,25 @@ SIZES = {
 }
 
 
+class EndlessEncoder(TransformerEncoderBase):
+    """A stock encoder to which a source's ``</s>`` is padding.
+
+    Attributes:
+        stands_for: the class that computes the same once ``without_end`` has been asked.
+    """
+
+    stands_for = TransformerEncoderBase
+
+    def without_end(self, tokens: Tensor) -> Tensor:
+        """Return tokens, B×S, with padding for ``</s>``, but where a source has nothing else."""
+        several = tokens.ne(self.padding_idx).sum(1, keepdim=True) > 1
+        return tokens.masked_fill(tokens.eq(self.dictionary.eos()) & several, self.padding_idx)
+
+    def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """As fairseq's."""
+        return super().forward(self.without_end(src_tokens), *args, **kwargs)
+
+
 def as_namespace(args: Any) -> Any:
     """Return a model's options as a Namespace, also those of a checkpoint that are plain data."""
     return Namespace(**OmegaConf.to_container(args)) if OmegaConf.is_config(args) else args
@@ -62,7 +81,8 @@ def transformer_settings(path: str, flag: str, more: Iterable[str] = ()) -> dict
         raise option_error(flag, path, "a checkpoint of fairseq's Transformer, not a drafter's")
     # The settings that build a model, without paths of the training machine. "attention_" includes
     # the image Transformer's.
-    own = {field.name for field in fields(TransformerConfig)} - {"_name"} | set(more)
+    own = {field.name for field in fields(TransformerConfig)} - {"_name"}
+    own |= {"no_source_end", *more}
     plain = (bool, int, float, str, type(None))
     return {
         key: value
@@ -124,14 +144,16 @@ def copy_encoder(model: Any, path: str, task: Any, flag: str = "--encoder-from")
         UsageError: the checkpoint is missing, or its encoder does not fit.
     """
     other, _ = load_beside(path, flag, task)
-    if type(other.encoder) not in (TransformerEncoder, TransformerEncoderBase):
+    if type(other.encoder) not in (TransformerEncoder, TransformerEncoderBase, EndlessEncoder):
         kind = type(other.encoder).__name__
         raise option_error(
             flag, path, f"a checkpoint with fairseq's Transformer encoder; this has a {kind}"
         )
     if _settings(model.encoder) != _settings(other.encoder):
         raise option_error(
-            flag, path, "an encoder with the same heads, activation, norms and scale of embeddings"
+            flag,
+            path,
+            "an encoder with the same heads, activation, norms, scale of embeddings and end",
         )
     try:
         model.encoder.load_state_dict(other.encoder.state_dict())
@@ -171,7 +193,7 @@ def copy_decoder(own: Any, other: Any, flag: str, path: str) -> None:
 def _settings(stack: Any) -> list[Any]:
     """Return settings of an encoder or decoder that the shapes of its weights do not show."""
     layers = [(i.self_attn.num_heads, i.activation_fn, i.normalize_before) for i in stack.layers]
-    return [stack.embed_scale, *layers]
+    return [stack.embed_scale, hasattr(stack, "without_end"), *layers]
 
 
 def marks(weights: Mapping[str, Tensor], side: str) -> dict[str, Tensor]:
@@ -249,11 +271,14 @@ class DraftingTransformer(FreezableEncoder, abc.ABC):
     @classmethod
     def build_encoder(cls, args: Any, src_dict: Any, embed_tokens: Any) -> TransformerEncoderBase:
         """Build the encoder, with the verifier's settings if it starts from the verifier's."""
+        kind = TransformerEncoderBase
         if args.encoder_settings is not None:
+            if args.encoder_settings.get("no_source_end"):
+                kind = EndlessEncoder
             dropouts = ("dropout", "attention_dropout", "activation_dropout")  # this training's own
             own = {name: getattr(args, name) for name in dropouts}
             args = TransformerConfig.from_namespace(Namespace(**args.encoder_settings | own))
-        return TransformerEncoderBase(args, src_dict, embed_tokens)
+        return kind(args, src_dict, embed_tokens)
 
     def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         """As fairseq's; refuse weights whose encoder was left out."""

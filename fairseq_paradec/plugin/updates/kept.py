@@ -109,6 +109,8 @@ def _keep_encoder(encoder: Any, kept: KeptOutputs) -> None:
             states: Tensor = outputs["encoder_out"][0]
             return states.transpose(0, 1)
 
+        if hasattr(encoder, "without_end"):
+            src_tokens = encoder.without_end(src_tokens)
         real = src_tokens.ne(encoder.padding_idx)
         states = kept.through(keys_of(encoder.padding_idx, src_tokens), real, work)
         if not outputs:

@@ -32,7 +32,12 @@ class Foreign:
     start: int | None  # the number of the decoder's first input; None: a vector of zeros
     # of the source and of the target, by number; None: a number without a word
     words: tuple[Sequence[str | None], Sequence[str | None]]
-    pieces: tuple[Path, Path]  # the sentencepiece models of the source and of the target
+    # the sentencepiece models of the source and of the target; None: codes split words, if any do
+    pieces: tuple[Path, Path] | None
+    codes: Path | None = None  # of subword_nmt's BPE
+    tokenizer: str | None = None  # fairseq's --tokenizer; None: none
+    source_end: bool = True  # whether the encoder reads </s> behind a source
+    notes: Sequence[str] = ()  # lines about what became of it, for whoever imports it
     before: Sequence[str] = ()  # words that precede every source
     first: str | None = None  # the word that every output begins with; None: any
     dropped: Sequence[str] = ()  # target words that are no text, wherever they are in an output
@@ -112,6 +117,7 @@ def convert(model: Foreign) -> tuple[Architecture, dict[str, np.ndarray]]:
         "share_decoder_input_output_embed": is_shared,
         "output_bias": has_bias,
         "first_target_token": model.first,
+        "no_source_end": not model.source_end,
     }
     weights = dict(model.layers)
     weights["encoder.embed_tokens.weight"] = encoder

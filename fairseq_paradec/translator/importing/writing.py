@@ -11,6 +11,7 @@ from .. import model_folder
 from .foreign import Foreign, convert, dictionary_order, names
 
 _SOURCE, _TARGET, _TOKENS = "source.spm", "target.spm", "tokens.json"
+_CODES = "codes.bpe"
 
 
 def write(model: Foreign, folder: Path) -> None:
@@ -27,6 +28,26 @@ def write(model: Foreign, folder: Path) -> None:
     for language, known in zip((model.source, model.target), model.words, strict=True):
         words = Dictionary.of_words(names(known, dictionary_order(known)))
         words.save(folder / f"dict.{language}.txt")
+    bpe, files = _write_text(model, folder)
+    about = model_folder.ModelFolder(
+        source=model.source,
+        target=model.target,
+        tokenizer=model.tokenizer,
+        bpe=bpe,
+        bpe_files=files,
+        settings={"min_len": 0},  # an output may be empty, which fairseq's default forbids
+    )
+    Model(architecture, weights).save(folder / about.model)
+    model_folder.write(folder, about)
+
+
+def _write_text(model: Foreign, folder: Path) -> tuple[str | None, dict[str, str]]:
+    """Write the files that split words: -> fairseq's ``--bpe``, and its files by their flags."""
+    if model.pieces is None and model.codes is None:
+        return None, {}
+    if model.pieces is None:
+        shutil.copyfile(str(model.codes), folder / _CODES)
+        return "subword_nmt", {"bpe_codes": _CODES}
     files = {"sentencepiece_source": _SOURCE, "sentencepiece_target": _SOURCE}
     shutil.copyfile(model.pieces[0], folder / _SOURCE)
     if model.pieces[1] != model.pieces[0]:
@@ -36,12 +57,4 @@ def write(model: Foreign, folder: Path) -> None:
         files["sentencepiece_tokens"] = _TOKENS
         tokens = {"source": list(model.before), "target": list(model.dropped)}
         (folder / _TOKENS).write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
-    about = model_folder.ModelFolder(
-        source=model.source,
-        target=model.target,
-        bpe="sentencepiece_pair",
-        bpe_files=files,
-        settings={"min_len": 0},  # an output may be empty, which fairseq's default forbids
-    )
-    Model(architecture, weights).save(folder / about.model)
-    model_folder.write(folder, about)
+    return "sentencepiece_pair", files
