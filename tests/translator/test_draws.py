@@ -137,7 +137,7 @@ def test_the_command_draws(model: Translator, capsys: pytest.CaptureFixture[str]
     [
         ("--seed 3", "--seed 3 needs --sampling"),
         ("--sampling --seed -1", "--seed: got -1; allowed: a whole number from 0 up"),
-        ("--sampling --decoding hgj", "--sampling: got True, which --decoding hgj cannot honour"),
+        ("--sampling --decoding multiword_beam", "--sampling: got True, which --decoding multi"),
         ("--sampling --beam 2", "--beam 2 needs --decoding beam"),
         (f"--sampling --drafts {DEMO / 'raw/demo.de'}", "--drafts excludes --sampling"),
     ],
