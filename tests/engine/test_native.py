@@ -619,8 +619,9 @@ def test_an_arm_computes_the_same(tmp_path: Path) -> None:
     subprocess.run(command, check=True)
     done = subprocess.run([ARM[1], tmp_path / "driver"], capture_output=True, text=True)
     assert done.returncode == 0 and "finite scores, 4 lanes" in done.stdout, done.stderr
-    library = tmp_path / "library.so"
-    subprocess.run([ARM[0], *building.FLAGS, headers / "native.cpp", "-o", library], check=True)
+    library = tmp_path / "library.so"  # which only has to be one
+    plain = ["-O0" if flag == "-O3" else flag for flag in building.FLAGS]
+    subprocess.run([ARM[0], *plain, headers / "native.cpp", "-o", library], check=True)
     machine = int.from_bytes(library.read_bytes()[18:20], "little")
     assert machine == 183  # aarch64, in an ELF file's head
 
