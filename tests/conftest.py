@@ -123,9 +123,16 @@ def no_gradients() -> Iterator[None]:
 #: The files that take longest. They come first: one that came last would run alone, and tests that
 #: run side by side are dealt out file by file (``--no-loadscope-reorder`` in the Makefile).
 LONGEST = (
+    "test_native",
+    "test_gpu_script",
+    "test_corpus",
+    "test_wheel",
     "test_fairseq_options",
+    "test_serve_load",
     "test_train_gad",
     "test_conformance",
+    "test_docs",
+    "test_long_running",
     "test_benchmark",
     "test_flags",
     "test_beam_drafts",
@@ -135,7 +142,6 @@ LONGEST = (
     "test_auto_fast",
     "test_train_scripts",
     "test_data_scripts",
-    "test_corpus",
     "test_task",
     "test_train_blockwise",
     "test_distributed",

@@ -143,6 +143,6 @@ def test_drafts_change_no_bit(form: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("exact_softmax")
-@pytest.mark.parametrize("first", range(1000, 2000, 100))
+@pytest.mark.parametrize("first", range(1000, 1500, 100))
 def test_many_n_best_lists_are_fairseqs(first: int) -> None:
     assert sum(check(seed) for seed in range(first, first + 100)) <= 2

@@ -65,7 +65,7 @@ def document(tmp_path_factory):
     """What a small benchmark writes."""
     out = tmp_path_factory.mktemp("a folder") / "new" / "b.json"
     other = shutil.copy(MODEL, out.parent.parent / "other's.pt")
-    few = "--sentences 12 --timed 3 --rounds 3 --batch-sizes 4,12,99 --threads 1,2 --busy --peers"
+    few = "--sentences 10 --timed 3 --rounds 3 --batch-sizes 5,10,99 --threads 1,2 --busy --peers"
     arguments = [str(DEMO), "--path", MODEL, *few.split(), "--out", str(out)]
     for decoder in (
         "pgj --block-size 3",
@@ -120,13 +120,13 @@ def test_ratios_are_recomputed_from_the_raw_samples(document):
         p95 = np.percentile(np.median(raw[name], axis=0), 95)
         assert row["p95"] == approx(1000 * p95, abs=0.006)
     sweep = document["seconds"]["throughput"]
-    assert list(sweep) == ["4", "12"][: len(sweep)]  # 99 is more than there are sentences
+    assert list(sweep) == ["5", "10"][: len(sweep)]  # 99 is more than there are sentences
     for row in table(document, "Throughput"):
         times = sweep[str(row["batch"])]
         names = row["decoder"].partition(" [")[0], GREEDY
         ours, greedys = (np.array(times[name]).sum(axis=1) for name in names)
-        assert np.array(times[GREEDY]).shape == (3, 12 / row["batch"])
-        assert is_spread(row["sentences_per_second"], 12 / ours)
+        assert np.array(times[GREEDY]).shape == (3, 10 / row["batch"])
+        assert is_spread(row["sentences_per_second"], 10 / ours)
         assert is_spread(row["x_fairseq_greedy"], greedys / ours)
 
 
@@ -145,7 +145,7 @@ def test_outputs_are_told_apart(document):
 
 def test_outputs_are_counted_and_judged(document):
     rows = {name.partition(" [")[0]: row for name, row in by_decoder(document, "Output").items()}
-    assert rows["six wide"]["identical_to_greedy"] == Value.share(12, 12)
+    assert rows["six wide"]["identical_to_greedy"] == Value.share(10, 10)
     # A copy of the model is known by its weights.
     same = Value(0.0, 0.0, 0.0)
     assert rows["student"]["BLEU_less_greedy"] == rows[BEAM]["BLEU_less_beam_5"] == same
@@ -165,7 +165,7 @@ def test_peers_have_a_table_of_their_own(document):
         for search in ("greedy", "beam 5")
         for count in numbers_of_threads(len(os.sched_getaffinity(0)), [1, 2])
     ]
-    assert found["CTranslate2 greedy, float32, 1 thread"]["identical"] == Value.share(12, 12)
+    assert found["CTranslate2 greedy, float32, 1 thread"]["identical"] == Value.share(10, 10)
     beam = by_decoder(document, "Output")[BEAM]
     assert found["CTranslate2 beam 5, float32, 2 threads"]["BLEU"] == beam["BLEU"]
 
@@ -189,7 +189,7 @@ def test_a_doctored_file_is_refused(document):
         (lambda d: d["systems"][1].update(dtype="fp16"), "several dtypes or threads"),
         (lambda d: d["setting"].update(threads=[4, 2]), "not of the threads that the setting"),
         (lambda d: d["setting"].update(rounds=50), "other numbers of samples than rounds"),
-        (lambda d: d["seconds"]["throughput"]["4"]["greedy"][1].pop(), "numbers of samples"),
+        (lambda d: d["seconds"]["throughput"]["5"]["greedy"][1].pop(), "numbers of samples"),
         (lambda d: d["source_lengths"].append(9), "source lengths"),
         (lambda d: d["systems"][3].update(label="greedy"), "the same label"),
         (lambda d: d["seconds"]["latency"]["2"].pop("student"), "latency 2 is not of the systems"),

@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 import sacrebleu
-from rouge_score.rouge_scorer import RougeScorer
 from support.tables import table, write
 
 from fairseq_paradec.cli.main import main as paradec
@@ -141,6 +140,8 @@ def test_the_commands(tmp_path, capsys):
 
 
 def test_summaries_are_scored_sentence_by_sentence():
+    from rouge_score.rouge_scorer import RougeScorer  # brings nltk, scikit-learn and scipy
+
     ours = ["The dog sleeps. A cat sat on mats!", "It rains <q> nobody came", "", "x y z"]
     wanted = ["A cat sat. The dog sleeps now.", "Nobody came. It rains", "one two", "x z y"]
     judge = SummaryQuality(wanted, resamples=2)

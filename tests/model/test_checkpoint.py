@@ -468,7 +468,7 @@ def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["file", "pickle"])
-@pytest.mark.parametrize("examples", [150, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [150, pytest.param(2500, marks=pytest.mark.slow)])
 def test_a_spoilt_file_is_as_torch_reads_it_or_one_line(
     part: str, examples: int, tmp_path: Path
 ) -> None:

@@ -475,7 +475,7 @@ def test_a_drafter_without_marks_of_its_base_is_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["file", "pickle", "model file"])
-@pytest.mark.parametrize("examples", [100, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [100, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_spoilt_checkpoint_is_a_model_or_a_line(part: str, examples: int, tmp_path: Path) -> None:
     task, path = tiny_task(), tmp_path / "x.pt"
     model = tiny_model(task, "adaptive_softmax", torch.float16)

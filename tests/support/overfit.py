@@ -17,7 +17,7 @@ SIZES = {
 } | {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
 
 
-def sentences(count: int = 200, seed: int = 0) -> tuple[Any, list[dict[str, Any]]]:
+def sentences(count: int = 100, seed: int = 0) -> tuple[Any, list[dict[str, Any]]]:
     """A task, and random pairs of sentences in two batches: nothing but words to remember."""
     task, lots = tiny_task(size=100), torch.Generator().manual_seed(seed)
     half = count // 2

@@ -1,8 +1,6 @@
 // A million random products of the native library against float64, for the sanitizers.
-#include <cstdio>
-#include <random>
-
-#include "native.cpp"
+// native_driver.cpp includes it behind the library: one compilation serves both.
+namespace products {
 
 static std::mt19937 source(7);
 
@@ -36,8 +34,8 @@ static double kept(float value, Form form, float step) {
     return value;
 }
 
-int main() {
-    if (!paradec_allowed()) return 2;  // the kernel must grant tiles before the first
+// Returns 0 if all of them are right.
+static int check() {
     long products = 0;
     double worst = 0;  // error over its bound
     for (int turn = 0; products < 1000000; ++turn) {
@@ -84,4 +82,7 @@ int main() {
         products += (long)rows * outputs;
     }
     std::printf("%ld products, errors at most %.2f of their bounds\n", products, worst);
+    return 0;
 }
+
+}  // namespace products
