@@ -121,7 +121,8 @@ def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Pa
         if not kind:
             continue
         accepted = [p.num_accepted / p.num_drafted for r in rows for p in r.row.passes[:1]]
-        assert max(accepted) > 0 and (kind != "itself" or min(accepted) == 1)
+        # Models of random weights that are no kin hardly ever draw the same.
+        assert (kind == "other" or max(accepted) > 0) and (kind != "itself" or min(accepted) == 1)
     record = json.loads(Path(args.stats_file).read_text().splitlines()[0])
     assert record["sampling"]["temperature"] == limits.temperature
     assert not record["lossless"] and promise_of(record) == SAMPLED

@@ -1,6 +1,7 @@
 """Beam search in one native call: fairseq's hypotheses, and exactly those of single steps."""
 
 import argparse
+import itertools
 import signal
 import threading
 import time
@@ -128,7 +129,7 @@ def test_words_outside_the_vocabulary_are_refused() -> None:
     scorer.encode(sample["net_input"]["src_tokens"].numpy())
     args = argparse.Namespace(decoding="greedy", beam=1)
     decoder, given = task.build_generator([model], args).decoder, batch_of(sample)
-    rows, rules = decoder._make_rows(given), decoder._make_rules(given)
+    rows, rules = decoder._make_rows(given, itertools.repeat(None)), decoder._make_rules(given)
     for start in (-1, 10**6):
         with pytest.raises(IndexError, match="not in the model's vocabulary"):
             scorer.search(rules.at(rows), Searching([start], 2, 3))

@@ -123,7 +123,7 @@ def test_without_a_beam_the_methods_are_greedy() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"sampling": True}, "--sampling: got True; .*--beam 1"),
+        ({"sampling": True, "nbest": 2}, "--sampling: got True; .*--beam 1"),
         ({"adaptive_block": True}, "--adaptive-block: got True; .*--beam 1"),
         ({"draft_tree": 8}, "--draft-tree: got 8; .*--beam 1"),
         ({"draft_confidence": 0.5}, "--draft-confidence: got 0.5; .*--beam 1"),

@@ -315,8 +315,8 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
     ("flags", "words"),
     [
         (
-            {"decoding": "gad"},
-            "--sampling: got True.*no sampling, or --decoding greedy, assisted, or",
+            {"decoding": "gad_pp"},
+            "--sampling: got True.*no sampling, or --decoding greedy, pj, pgj, hgj, gad, assisted",
         ),
         ({"audit": True}, "--audit excludes --sampling"),
         ({"accept_topk": 2}, "--accept-topk 2 excludes --sampling"),

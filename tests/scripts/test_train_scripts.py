@@ -15,7 +15,7 @@ from support.commands import preprocess, run_python, succeed, wait_until
 from support.training import ENV, SCRIPTS, write_pairs
 
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.lab.measure import generated, judge
+from fairseq_paradec.lab.measure import generated
 from fairseq_paradec.training import checkpoints, child, folder, log, machine, run
 
 TRAIN = SCRIPTS / "train.sh"
@@ -460,7 +460,7 @@ def test_evaluation_keeps_the_order_of_the_data_and_joins_words(monkeypatch):
     said = "S-2\tx\nH-2\t-0.5\tzw@@ ei .\nH-0\t-1.0\teins\u2028\nH-0\t-2.0\tsecond\nH-1\t0\t\n"
     result = subprocess.CompletedProcess([], 0, said, "")
     monkeypatch.setattr(generated.subprocess, "run", lambda *_, **__: result)
-    monkeypatch.setattr(judge, "language_pair", lambda _: ("en", "de"))
+    monkeypatch.setattr(generated, "target_language", lambda _: "de")
     assert generated.translate("data", "model", "test", []) == ["eins", "", "zwei."]
 
 

@@ -90,7 +90,7 @@ def test_every_decoder_that_verifies_draws_what_greedy_sampling_does(
         assert (one.text, one.others) == (other.text, other.others)
         assert one.score == pytest.approx(other.score, abs=1e-6)
     passes = [sum(result.passes for result in results) for results in (greedy, drafted)]
-    assert passes[1] < passes[0] * (0.8 if "drafter_path" in options else 1.3)
+    assert passes[1] < passes[0] * (0.95 if "drafter_path" in options else 1.3)
 
 
 @pytest.mark.parametrize("options", [{"sampling_topp": 0.9}, ASSISTED | {"drafter_dtype": "fp32"}])

@@ -181,7 +181,7 @@ def copy_decoder(own: Any, other: Any, flag: str, path: str) -> None:
         if mine is not None and theirs is not None:
             parts.append((mine, theirs))
     try:
-        if _settings(own)[1:2] != _settings(other)[1:2]:
+        if _settings(own)[2:3] != _settings(other)[2:3]:
             raise RuntimeError("its heads, activation or norms differ")
         for mine, theirs in parts:
             mine.load_state_dict(theirs.state_dict())
