@@ -5,11 +5,10 @@ import copy
 import json
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from fairseq.dataclass.configs import GenerationConfig
@@ -19,6 +18,7 @@ from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 from reference.greedy import stock_greedy
+from support.again import registered
 from support.builders import (
     Limits,
     batch,
@@ -37,16 +37,9 @@ from support.commands import DEMO, ROOT
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-import fairseq_paradec
 from fairseq_paradec import (
-    Drafter,
     Method,
-    ParallelDecoder,
-    Proposal,
-    Row,
-    TokenRules,
     records,
-    registry,
 )
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.plugin import generators
@@ -65,28 +58,11 @@ LIMITS = Limits(max_len_b=12)
 FAMILIES = [one for one in vars(generators).values() if getattr(one, "decodings", ())]
 
 
-class Again(Drafter):
-    """Guesses that the last token comes again."""
-
-    def propose(self, rows: Sequence[Row]) -> Proposal:
-        drafts = [row.tokens[-1:][: row.room - 1] for row in rows]
-        return Proposal(drafts, [len(draft) + 1 for draft in drafts])
-
-
-class AgainDecoder(ParallelDecoder):
-    """``--decoding again``."""
-
-    def make_drafter(self, rows: Sequence[Row], source: np.ndarray, rules: TokenRules) -> Drafter:
-        return Again()
-
-
 @pytest.fixture
-def again() -> Iterator[None]:
-    """A method of another package."""
-    fairseq_paradec.register(Method("again", "the last again", f"{__name__}.AgainDecoder"))
-    yield
-    del registry.METHODS["again"]
-    registry.DECODINGS.remove("again")
+def again() -> Iterator[Method]:
+    """A method of another package, registered."""
+    with registered() as method:
+        yield method
 
 
 def suited(decoding: str) -> tuple[Any, Any, dict[str, Any]]:

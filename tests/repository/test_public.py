@@ -1,30 +1,24 @@
 """The names that the package offers to others, used as a program of theirs would."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from reference.greedy import stock_greedy
+from support.again import registered
 from support.builders import batch, tiny_model, tiny_task
 
 import fairseq_paradec
 from fairseq_paradec import (
     Batch,
     DecodingConfig,
-    Drafter,
     Method,
-    ParallelDecoder,
-    Proposal,
-    Row,
-    TokenRules,
     UsageError,
     build_decoder,
     configure,
     records,
-    registry,
 )
 
 
@@ -61,29 +55,11 @@ def test_a_wrong_option_is_a_usage_error() -> None:
         configure(decoding="pgj", block_size=0)
 
 
-class Again(Drafter):
-    """Guesses that the last token comes again."""
-
-    def propose(self, rows: Sequence[Row]) -> Proposal:
-        drafts = [row.tokens[-1:][: row.room - 1] for row in rows]
-        return Proposal(drafts, [len(draft) + 1 for draft in drafts])
-
-
-class AgainDecoder(ParallelDecoder):
-    """``--decoding again``."""
-
-    def make_drafter(self, rows: Sequence[Row], source: np.ndarray, rules: TokenRules) -> Drafter:
-        return Again()
-
-
 @pytest.fixture
 def again() -> Iterator[Method]:
-    """A method of one's own, registered."""
-    method = Method("again", "the last token again", f"{__name__}.AgainDecoder")
-    fairseq_paradec.register(method)
-    yield method
-    del registry.METHODS["again"]
-    registry.DECODINGS.remove("again")
+    """A method of another package, registered."""
+    with registered() as method:
+        yield method
 
 
 def test_a_method_of_ones_own_decodes_as_greedy_search(again: Method) -> None:

@@ -12,17 +12,7 @@ _FEW = 32
 
 
 def distributions(sampling: Sampling, log_probs: Tensor) -> Tensor:
-    """Truncate and normalise distributions.
-
-    As in fairseq, forbidden tokens' probabilities are missing from the sum that reaches topp.
-
-    Args:
-        sampling: says how.
-        log_probs: B×R×V, -inf for forbidden tokens.
-
-    Returns:
-        B×R×V, of sum 1.
-    """
+    """Truncate and normalise distributions, B×R×V; see there."""
     if sampling.topp > 0:
         is_kept = _likeliest(sampling.topp, log_probs.exp())
     elif sampling.topk > 0:
