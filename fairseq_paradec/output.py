@@ -39,14 +39,16 @@ def complain(text: str) -> None:
             print(text, file=sys.stderr)
 
 
-@contextlib.contextmanager
-def last_words() -> Iterator[None]:
-    """Log at the interpreter's end, when a handler's stream may be closed: without a complaint."""
-    before, logging.raiseExceptions = logging.raiseExceptions, False
-    try:
-        yield
-    finally:
-        logging.raiseExceptions = before
+def is_closed(logger: logging.Logger | None) -> bool:
+    """Say whether a handler of a logger writes to a closed stream, as at the interpreter's end.
+
+    What is logged there is lost, and logging complains at length.
+    """
+    while logger is not None:
+        if any(getattr(getattr(h, "stream", None), "closed", False) for h in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 @contextlib.contextmanager

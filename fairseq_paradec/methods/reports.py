@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..batch import Batch
 from ..config import DecodingConfig
-from ..output import FAILED, complain, last_words
+from ..output import FAILED, complain, is_closed
 from ..records import Record, open_report, write
 from ..registry import METHODS
 from ..row import Row
@@ -114,12 +114,11 @@ class Reports:
                 self._drafted.add(len(row.tokens), len(row.passes))
 
     def close(self) -> None:
-        """Close the files and log the closing lines."""
+        """Close the files, and log the closing lines, where the log is open."""
         for file in filter(None, self._files.values()):
             file.close()
-        if self.stats.sentences > 0:
-            with last_words():
-                self._say()
+        if self.stats.sentences > 0 and not is_closed(logger):
+            self._say()
 
     def _say(self) -> None:
         """Log the closing lines."""
