@@ -116,8 +116,8 @@ class TokenRules:
         return np.array(self.suppressed, dtype=np.int64)
 
 
-#: Of each row, and of its chunk positions from the first on, the tokens before the position that the
-#: row does not have yet. What is before further positions is not known.
+#: Of each row, and of its chunk positions from the first on, the tokens before the position that
+#: the row does not have yet. What is before further positions is not known.
 Behind = Sequence[Sequence[Sequence[int]]]
 
 
@@ -130,9 +130,7 @@ def repeating(tokens: Sequence[int], size: int) -> list[int]:
     """Return the tokens that would repeat an n-gram of this size after these tokens."""
     last = list(tokens[len(tokens) - size + 1 :]) if size > 1 else []
     starts = range(len(tokens) - size + 1)
-    return sorted(
-        {tokens[i + size - 1] for i in starts if list(tokens[i : i + size - 1]) == last}
-    )
+    return sorted({tokens[i + size - 1] for i in starts if list(tokens[i : i + size - 1]) == last})
 
 
 class Positions(NamedTuple):
@@ -213,7 +211,7 @@ class Positions(NamedTuple):
     def _forbid_repeats(
         self, log_probs: Any, last: np.ndarray | None, forced: np.ndarray | None
     ) -> None:
-        """Forbid the tokens that would repeat an n-gram, where nothing is forced; see ``Limits``."""
+        """Forbid tokens that would repeat an n-gram, where nothing is forced; see ``Limits``."""
         _, width, size = log_probs.shape
         for b, texts in enumerate(self.texts()):
             for j, text in enumerate(texts[:width]):
