@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.builders import DEMO, Limits, collate, decode, demo, exact_gelu, lend, sources
@@ -18,6 +19,7 @@ from support.losses import build
 
 import fairseq_paradec
 from fairseq_paradec.cli.main import main
+from fairseq_paradec.model.model import sinusoids
 from fairseq_paradec.plugin.encoders.sentencepiece_pair import SentencepiecePair
 from fairseq_paradec.translator import model_folder
 from fairseq_paradec.translator.importing import selftest, writing
@@ -167,13 +169,16 @@ def test_a_trained_model_comes_back_from_both_formats(tmp_path: Path) -> None:
     for flags in ({"decoding": "beam", "beam": 5}, {"decoding": "hgj"}):
         got = tokens(decode(there, [own], sample, limits, **flags))
         assert got == tokens(decode(task, [model], sample, limits, **flags))
-    # Marian has no <pad>, and its decoder begins with zeros.
+    # Marian has no <pad>, its decoder begins with zeros, and its positions are fairseq's sinusoids.
     for config in (made.model.config, made.model.generation_config):
         config.decoder_start_token_id = pad
     with torch.no_grad():
         made.model.model.shared.weight[pad] = 0
         made.model.final_logits_bias[0, pad] = -1e4
         made.model.final_logits_bias[0, 0] = 1.0
+        for side in (made.model.model.encoder, made.model.model.decoder):
+            positions = side.embed_positions.weight
+            positions.copy_(torch.from_numpy(sinusoids(np.arange(len(positions)), 128)))
     file = save_marian(made, tmp_path / "marian")
     assert main(["import", "marian", str(file), str(tmp_path / "b"), *pair]) == 0
     there, own = load(tmp_path / "b")
@@ -230,9 +235,9 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", change("config.json", d_model="x"), [], "d_model|'x'|whole number"),
     ("marian", lambda folder: None, ["--target", "../x"], "--target|'../x'|without '/'"),
     ("nllb", change("tokenizer_config.json", added_tokens_decoder={"a": {}}), EN_DE, "KeyError"),
-    ("npz", {"transformer-preprocess": "n"}, EN_DE, "transformer-preprocess|'n'|''"),
-    ("npz", {"tied-embeddings-all": False}, EN_DE, "tied-embeddings"),
-    ("npz", {"enc-depth": 3}, EN_DE, "encoder_l3_ffn_W1"),
+    ("npz", {"transformer-preprocess": "n"}, EN_DE, "preprocess: 'n', postprocess: 'dan'"),
+    ("npz", {"tied-embeddings-all": False}, EN_DE, "no weight encoder_Wemb"),
+    ("npz", {"enc-depth": 3}, EN_DE, "encoder_l3_self_Wq"),
     ("npz", {"enc-depth": 1}, EN_DE, "encoder_l2|an unknown weight"),
     ("npz", lose("decoder.yml"), EN_DE, "decoder.yml|missing"),
     ("npz", put("words.yml", b"\xff"), EN_DE, "words.yml|damaged"),
