@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from support.builders import DEMO, Limits, collate, decode, demo, exact_gelu, lend, sources
 from support.commands import Spoil, cut, lose, put
 from support.foreign import FAMILIES, Saved, load, pieces, save, save_marian, saved, words_of
 from support.losses import build
+from support.marian import write_bin
 
 import fairseq_paradec
 from fairseq_paradec.cli.main import main
@@ -181,6 +183,13 @@ def test_a_trained_model_comes_back_from_both_formats(tmp_path: Path) -> None:
             positions.copy_(torch.from_numpy(sinusoids(np.arange(len(positions)), 128)))
     file = save_marian(made, tmp_path / "marian")
     assert main(["import", "marian", str(file), str(tmp_path / "b"), *pair]) == 0
+    arrays = dict(np.load(file))
+    settings = yaml.safe_load(arrays.pop("special:model.yml").tobytes().rstrip(b"\0"))
+    write_bin(file.with_name("model.bin"), arrays, settings)
+    given = str(file.with_name("model.bin"))
+    assert main(["import", given, str(tmp_path / "c"), *pair]) == 0
+    models = (tmp_path / name / "model.safetensors" for name in "bc")
+    assert len({one.read_bytes() for one in models}) == 1
     there, own = load(tmp_path / "b")
     source = sample["net_input"]["src_tokens"]
     for beam, decoding in ((1, "greedy"), (5, "multiword_beam")):

@@ -9,6 +9,7 @@ import mmap
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,13 @@ _OTHERS, ACTIVATIONS = "special:", "_QuantMultA"
 #: The version of a binary file, and its items and dimensions at most.
 _VERSION, _ITEMS, _DIMENSIONS = 1, 1 << 16, 4
 #: Types of items by number: numbers as they are.
-_TYPES = {0x101: np.dtype("i1"), 0x402: np.dtype("<f2"), 0x404: np.dtype("<f4")}
+_TYPES: dict[int, np.dtype[Any]] = {
+    0x101: np.dtype("i1"),
+    0x402: np.dtype("<f2"),
+    0x404: np.dtype("<f4"),
+}
 #: Products of intgemm, the same on every processor: Marian's numbers, and those of Bergamot's.
-_INTGEMM = {
+_INTGEMM: dict[int, np.dtype[Any]] = {
     **dict.fromkeys((0x10001, 0x4101), np.dtype("i1")),
     **dict.fromkeys((0x10002, 0x4102), np.dtype("<i2")),
 }
@@ -203,7 +208,7 @@ def _item(
 
     A matrix of intgemm is stored transposed, by columns; a table of words is not.
     """
-    dtype = _TYPES.get(kind) or _INTGEMM.get(kind)
+    dtype = _TYPES.get(kind, _INTGEMM.get(kind))
     if dtype is None:
         allowed = "float32, float16, intgemm8 or intgemm16; others are for one kind of processors"
         raise option_error(f"{file}: {name}", f"the type {kind:#x}", allowed)
