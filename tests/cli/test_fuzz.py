@@ -129,7 +129,7 @@ def _binary(folder: Path) -> None:
     """A binary model of Marian, with a vocabulary of sentencepiece."""
     folder.mkdir()
     shutil.copy(own_pieces(), folder / "vocab.spm")
-    write_bin(folder / "model.bin", random_weights(SETTINGS, (120, 120)), SETTINGS, BERGAMOT8)
+    write_bin(folder / "model.bin", random_weights(SETTINGS, (128, 128)), SETTINGS, BERGAMOT8)
 
 
 def _argos(folder: Path) -> None:

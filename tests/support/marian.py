@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
     "enc-depth": 2,
     "dec-depth": 2,
     "transformer-heads": 4,
-    "transformer-dim-ffn": 24,
+    "transformer-dim-ffn": 32,
     "transformer-ffn-activation": "swish",
     "transformer-ffn-depth": 2,
     "transformer-preprocess": "",
@@ -249,7 +249,7 @@ _TABLES = ("encoder_Wemb", "decoder_Wemb")
 
 
 @functools.cache
-def own_pieces(size: int = 120) -> Path:
+def own_pieces(size: int = 128) -> Path:
     """A sentencepiece model of the demo's sentences as Marian trains it: ``</s>`` is 0."""
     import sentencepiece
 

@@ -23,6 +23,8 @@ SETTINGS = "special:model.yml"
 _OTHERS, ACTIVATIONS = "special:", "_QuantMultA"
 #: The version of a binary file, and its items and dimensions at most.
 _VERSION, _ITEMS, _DIMENSIONS = 1, 1 << 16, 4
+#: The sides of a matrix of intgemm are multiples of this.
+_BLOCK = 16
 #: Types of items by number: numbers as they are.
 _TYPES: dict[int, np.dtype[Any]] = {
     0x101: np.dtype("i1"),
@@ -224,4 +226,6 @@ def _item(
         raise ValueError(f"{shown(name)} has the scale {scale}")
     if "Wemb" in name or len(shape) != 2:
         return numbers.reshape(shape), scale
+    if any(side % _BLOCK for side in shape):  # Marian's converter mixes up other matrices
+        raise ValueError(f"{shown(name)} is of size {shape}, no multiples of {_BLOCK}")
     return numbers.reshape(shape[::-1]).T, scale
