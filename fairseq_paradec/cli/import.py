@@ -120,8 +120,8 @@ def _format(given: Path) -> str:
         return endings[given.suffix]
     if model_of(given) is not None:
         return "marian"
-    allowed = "a folder with config.json, model.bin or one MODEL.npz, or one of these files, or "
-    allowed += "MODEL.bin of Marian, or FILE.argosmodel"
+    allowed = "a folder with config.json or model.bin, MODEL.npz or MODEL.bin of Marian or the "
+    allowed += "folder of one, or FILE.argosmodel"
     raise option_error("PATH", str(given), allowed)
 
 

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,7 @@ def of_words(folder: Path, words: dict[str, list[str]], form: str = "yml") -> Ma
         (folder / f"vocab.{language}.{form}").write_text(texts[form], "utf-8")
     names = f"vocabs: [vocab.en.{form}, vocab.de.{form}]\n"
     (folder / "model.npz.decoder.yml").write_text(names, "utf-8")
+    (folder / "model.npz.optimizer.npz").write_bytes(b"")
     return Marian(weights, settings, NORM_EPSILON)
 
 
@@ -377,6 +379,14 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, capsys: Any) -> Non
         for end in [*range(1, 40), *range(40, len(whole), len(whole) // 40), len(whole) - 1]:
             file.write_bytes(whole[:end])
             refused(file, capsys, "")
+
+
+def test_an_array_that_comes_twice_is_refused(tmp_path: Path, capsys: Any) -> None:
+    weights, settings = new_folder(tmp_path / "given")
+    write_npz(tmp_path / "given/model.npz", weights, settings)
+    with pytest.warns(UserWarning), zipfile.ZipFile(tmp_path / "given/model.npz", "a") as archive:
+        archive.writestr("Wemb.npy", archive.read("decoder_l1_self_Wq.npy"))
+    refused(tmp_path / "given/model.npz", capsys, "model.npz|comes twice")
 
 
 def test_a_small_file_does_not_stand_for_a_large_model(tmp_path: Path, capsys: Any) -> None:

@@ -81,10 +81,10 @@ def read(given: Path, source: str | None = None, target: str | None = None) -> F
     Raises:
         UsageError: a file is missing or wrong, a setting is not known, or a language is missing.
     """
+    pair = require_languages(source, target)
     file = model_of(given)
     if file is None:
         raise option_error("MODEL", str(given), "MODEL.npz or MODEL.bin of Marian, or its folder")
-    pair = require_languages(source, target)
     with known_form(file, "Marian's file .npz, or .bin, undamaged"):
         weights = MarianFile(file)
         model = _Model(weights, parse(file, weights.settings))
