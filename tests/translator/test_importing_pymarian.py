@@ -37,7 +37,7 @@ SHAPES = {
     "no projection": "--tied-embeddings-src --transformer-no-projection",
     "relu": f"{SHARED} --transformer-ffn-activation relu",
     "gelu": f"{SHARED} --transformer-ffn-activation gelu",
-    "three tables": "--output-omit-bias",
+    "three tables": "--output-omit-bias --transformer-no-bias --transformer-no-affine",
     "a norm of embeddings": f"{SHARED} --transformer-postprocess-emb nd",
     "positions that were not trained": f"{SHARED} --transformer-train-position-embeddings",
 }

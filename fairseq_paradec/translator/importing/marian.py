@@ -38,9 +38,11 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 #: Steps before and after a sublayer, without dropout: norms behind a sum, or in front.
 _POST, _PRE = ("", "an"), ("n", "a")
 
-#: Marian's last version of an older GELU, and whose keys have no norm in pre-norm self-attention.
+#: Marian's first version known to norm keys and values, too, in pre-norm self-attention.
+_NORMED = (1, 12, 42)
+#: Its last version of an older GELU.
 _OLD = (1, 12, 0)
-#: The older GELU is x * sigmoid(1.702 x), which is folded into swish.
+#: That is x * sigmoid(1.702 x), which is folded into swish.
 _SIGMOID = 1.702
 
 #: Embeddings of the source and the target: one for both, or two.
@@ -128,13 +130,13 @@ class _Model:
                 allowed = ", ".join(map(repr, only))
                 raise option_error(f"{self._file}: {key}", settings[key], allowed)
         version = re.match(r"v?(\d+)\.(\d+)\.(\d+)", str(settings.get("version")))
-        self._is_old = version is None or tuple(map(int, version.groups())) <= _OLD
+        self._version = (0,) if version is None else tuple(map(int, version.groups()))
         self._pre_norm, self._top, self._first = self._norms()
         self._width = self._number("dim-emb")
         self._depths = self._number("enc-depth"), self._number("dec-depth")
         self._trained = _TRAINED in weights and any(settings.get(name) for name in _TRAINING)
         activation = settings.get("transformer-ffn-activation", "swish")
-        self._fold = _SIGMOID if activation == "gelu" and self._is_old else 1.0
+        self._fold = _SIGMOID if activation == "gelu" and self._version <= _OLD else 1.0
         # The exact GELU is named gelu by fairseq; fairseq's gelu_accurate is none.
         self._activation = "swish" if self._fold != 1 else activation
 
@@ -156,10 +158,10 @@ class _Model:
             allowed = "postprocess: 'dan', or preprocess: 'n', postprocess: 'da', with or without "
             allowed += "postprocess-top: 'n'; postprocess-emb: 'd' or 'nd'"
             raise option_error(f"{self._file}: transformer-", said, allowed)
-        if is_pre and self._is_old:
-            given_version = str(self._given.get("version")).split(" ")[0]
-            allowed = "later than 1.12.0 with preprocess: 'n'; keys of earlier ones have no norm"
-            raise option_error(f"{self._file}: version", given_version, allowed)
+        if is_pre and self._version < _NORMED:
+            version = str(self._given.get("version")).split(" ")[0]
+            allowed = "1.12.42 or later with preprocess: 'n'; keys of earlier ones have no norm"
+            raise option_error(f"{self._file}: version", version, allowed)
         return is_pre, top == "n", first == "n"
 
     def tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
