@@ -306,7 +306,7 @@ MADE: dict[str, tuple[str, str, Spoil, str]] = {
     "words": ("hf", IMPORT, _json("config.json", vocab_size=10**9), "embeddings of size"),
     "width": ("hf", IMPORT, _json("config.json", d_model=10**9), "embeddings of size"),
     "inner": ("hf", IMPORT, _json("config.json", encoder_ffn_dim=10**9), "ffn_embed_dim: got 1"),
-    "dim-emb": ("npz", MARIAN, _settings("dim-emb", 10**9), "vectors of 1000000000"),
+    "dim-emb": ("npz", MARIAN, _settings("dim-emb", 10**9), "dim-emb: got 1000000000"),
     "deep JSON": ("hf", IMPORT, put("config.json", DEEP), "config.json: got 'a damaged file'"),
     "deep paradec.json": ("bpe", TRANSLATE, put("paradec.json", DEEP), "a JSON object"),
     "a deep trace": ("traces", "trace {}/t.jsonl", put("t.jsonl", DEEP + b"\n"), "got no JSON"),
