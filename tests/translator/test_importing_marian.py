@@ -151,6 +151,17 @@ def test_binary_models_are_what_they_stand_for(kind: str, tmp_path: Path, capsys
     assert ("; scales of activations are left out" in said) == (name != kind)
 
 
+def test_an_output_of_older_versions_is_transposed(tmp_path: Path) -> None:
+    weights, settings = new_folder(tmp_path / "given", "three tables")
+    write_npz(tmp_path / "given/model.npz", weights, settings)
+    out = imported(tmp_path / "given", tmp_path / "out")
+    weights["decoder_ff_logit_out_W"] = weights.pop("decoder_ff_logit_out_Wt").T
+    write_npz(tmp_path / "given/model.npz", weights, settings)
+    again = imported(tmp_path / "given", tmp_path / "again")
+    model = "model.safetensors"
+    assert (again / model).read_bytes() == (out / model).read_bytes()
+
+
 # ---- words and text -----------------------------------------------------------------------------
 
 

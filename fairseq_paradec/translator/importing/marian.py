@@ -160,7 +160,7 @@ class _Model:
             raise option_error(f"{self._file}: transformer-", said, allowed)
         if is_pre and self._version < _NORMED:
             version = str(self._given.get("version")).split(" ")[0]
-            allowed = "1.12.42 or later with preprocess: 'n'; keys of earlier ones have no norm"
+            allowed = "1.12.42 or later with preprocess: 'n'; keys of earlier ones may have no norm"
             raise option_error(f"{self._file}: version", version, allowed)
         return is_pre, top == "n", first == "n"
 
