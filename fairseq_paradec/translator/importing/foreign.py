@@ -172,7 +172,10 @@ def options_of(
 
 
 def sinusoids(count: int, size: int) -> np.ndarray:
-    """Return Marian's positions from 0 on, P×D: sines of all frequencies, then their cosines."""
+    """Return MarianMT's positions from 0 on, P×D: sines of all frequencies, then their cosines.
+
+    They are those of transformers; Marian's own are fairseq's sinusoids.
+    """
     half = size // 2
     rates = 10000 ** (-np.arange(half) * 2 / size)
     angles = np.arange(count)[:, None] * rates

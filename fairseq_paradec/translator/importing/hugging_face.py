@@ -234,7 +234,7 @@ def _marian(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> d
     files = (folder / "vocab.json", folder / ("vocab.json" if is_shared else "target_vocab.json"))
     sizes = (config["vocab_size"], config.get("decoder_vocab_size") or config["vocab_size"])
     words = [words_of(read_json(f), n, f) for f, n in zip(files, sizes, strict=True)]
-    return marian_text(folder, words, files, pair[1])
+    return marian_text((folder / "source.spm", folder / "target.spm"), words, files, pair[1])
 
 
 def _multilingual(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> dict[str, Any]:
