@@ -274,12 +274,48 @@ def test_bad_files_are_named_in_one_line(number: int, tmp_path: Path, capsys: An
 def test_settings_of_generate_are_read_or_named(tmp_path: Path, caplog: Any) -> None:
     shutil.copytree(saved("marian").folder, tmp_path / "folder")
     pad = saved("marian").model.config.pad_token_id
-    given = {"bad_words_ids": [[pad]], "renormalize_logits": True, "no_repeat_ngram_size": 3}
+    given = {"bad_words_ids": [[pad]], "renormalize_logits": True, "repetition_penalty": 1.2}
     change("generation_config.json", **given)(tmp_path / "folder")
     assert main(["import", "hf", str(tmp_path / "folder"), str(tmp_path / "out")]) == 0
     bias = load(tmp_path / "out")[1].decoder.output_projection.bias
     assert bias[1] == -1e4 and not (bias[2:] == -1e4).any()
-    assert "no_repeat_ngram_size is 3 and not read" in caplog.text
+    assert "repetition_penalty is 1.2 and not read" in caplog.text
+
+
+@pytest.mark.parametrize("family", ["marian", "nllb"])
+@pytest.mark.parametrize(
+    ("rules", "wanted"),
+    [
+        ({"no_repeat_ngram_size": 2}, {"min_len": 0, "no_repeat_ngram_size": 2}),
+        ({"no_repeat_ngram_size": 3, "min_length": 9}, {"min_len": 8, "no_repeat_ngram_size": 3}),
+        ({"min_new_tokens": 55, "min_length": 4}, {"min_len": 55}),
+    ],
+)
+def test_rules_of_generate_hold_by_default(
+    rules: dict[str, int], wanted: dict[str, int], family: str, tmp_path: Path
+) -> None:
+    """Greedy search with and without drafts, and beams, by native passes."""
+    made, given, out = saved(family), tmp_path / "folder", tmp_path / "out"
+    shutil.copytree(made.folder, given)
+    change("generation_config.json", **rules)(given)
+    languages = [one.strip("_") for one in made.languages] or ["en", "de"]
+    pair = ["--source", languages[0], "--target", languages[1]]
+    assert main(["import", str(given), str(out), *pair]) == 0
+    assert model_folder.read(out).settings == wanted
+    task, model = load(out)
+    model.make_generation_fast_()
+    sample, several = batch(made, task), bool(made.languages)
+    limits = Limits(**{"max_len_b": 60, "unnormalized": several} | wanted)
+    words, source = task.target_dictionary, sample["net_input"]["src_tokens"]
+    plain = made.generate(words, source, max_new_tokens=61)
+    for beam, decodings in ((1, ("greedy", "pgj", "self_draft")), (5, ("multiword_beam",))):
+        rest = {"length_penalty": 0.0 if several else 1.0} if beam > 1 else {}
+        theirs = made.generate(words, source, num_beams=beam, max_new_tokens=61, **rules, **rest)
+        # All outputs of nllb's random weights end at the limit.
+        assert beam > 1 or theirs != plain or wanted["min_len"] == 55
+        for decoding in decodings:
+            flags = {"decoding": decoding} | ({"beam": beam} if beam > 1 else {})
+            assert tokens(decode(task, [model], sample, limits, **flags)) == theirs, flags
 
 
 def few_sentences(folder: Path, monkeypatch: Any) -> None:
