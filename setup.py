@@ -148,6 +148,8 @@ setup(
         "images": [*FAIRSEQ, PILLOW, "scikit-image>=0.25,<0.27", "scikit-learn>=1.5,<2"],
         # models of Marian: paradec import
         "import": ["pyyaml>=6"],
+        # models by their names on Hugging Face's hub
+        "hub": ["huggingface-hub>=1,<3"],
         # a name of earlier versions: the core brings sentencex
         "text": [],
         # translations over HTTP: paradec serve

@@ -114,26 +114,34 @@ def _register() -> None:
 
 
 @computing()
-def load(folder: str | os.PathLike[str], device: str = "cpu") -> "Translator":
+def load(
+    folder: str | os.PathLike[str],
+    device: str = "cpu",
+    source: str | None = None,
+    target: str | None = None,
+) -> "Translator":
     """Load a model folder: ``load(folder).translate(["A dog runs."])``.
 
     Args:
-        folder: a folder that ``paradec pack`` made.
+        folder: a folder that ``paradec pack`` or ``paradec import`` made, or the name of a model on
+            Hugging Face's hub, such as ``Helsinki-NLP/opus-mt-en-de``.
         device: ``cpu`` or ``cuda``.
+        source: the source language of a model of the hub that has several.
+        target: its target language.
 
     Raises:
-        UsageError: it is no model folder, or its files do not fit each other.
+        UsageError: it is no model folder, or its files do not fit each other; or a model of the hub
+            cannot be fetched.
     """
-    from pathlib import Path
-
     from .errors import option_error
 
     if not isinstance(folder, (str, os.PathLike)):
         raise option_error("load()", folder, "the path of a model folder")
     with uncollected():
+        from .translator.hub import folder_of
         from .translator.translator import Translator
 
-        return Translator(Path(folder), device=device)
+        return Translator(folder_of(folder, source, target, "load()"), device=device)
 
 
 when_fairseq_is_there(_register)

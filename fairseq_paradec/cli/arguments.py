@@ -19,6 +19,12 @@ from ..output import complain, flush_errors, printable, whole_lines
 #: Threads of a process.
 MOST_THREADS = 1024
 
+#: What ``--model`` takes, for its help.
+MODEL = (
+    "a folder that paradec pack or import made, or a model's name on Hugging Face's hub, such as "
+    "Helsinki-NLP/opus-mt-en-de"
+)
+
 #: Sizes of random weights; see lab/profile/passes/models.py.
 ARCH_SIZES = ("tiny", "small", "base", "big", "nllb-600m", "nllb-3.3b")
 

@@ -65,7 +65,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "example: paradec doctor data-bin/demo.en-de"
     parser.usage = "%(prog)s MODEL DATA [--drafter-path FILE], or %(prog)s DIR"
     add = parser.add_argument
-    add("model", metavar="MODEL|DIR", type=Path, help="a checkpoint, or a model folder")
+    add("model", metavar="MODEL|DIR", help=f"a checkpoint, or {arguments.MODEL}")
     add("data", metavar="DATA", nargs="?", type=Path, help="the data folder of a checkpoint")
     add("--drafter-path", type=Path, help="a drafter or heads (default: the model folder's)")
     add(
@@ -78,10 +78,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
+    from ..translator.hub import folder_of
     from ..translator.translator import Translator
     from .version import engine_of_here
 
     with arguments.quiet():
+        args.model = Path(args.model) if args.data else folder_of(args.model, flag="MODEL")
         if args.data is None:
             if not args.model.exists():
                 raise option_error("MODEL", str(args.model), "a checkpoint; there is none")

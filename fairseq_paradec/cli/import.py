@@ -8,18 +8,12 @@ package of Argos Translate.
 """
 
 import argparse
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from ..config import flag
 from ..errors import excludes, needs, option_error
 from ..output import printable
-
-if TYPE_CHECKING:
-    from ..translator.importing.foreign import Foreign
 
 #: The formats, and what they are called in messages.
 FORMATS = {"hf": "DIR", "marian": "MODEL", "ct2": "DIR", "argos": "FILE.argosmodel"}
@@ -65,16 +59,14 @@ def run(args: argparse.Namespace) -> int:
     for name in (*SPLITTING, "tokenizer"):
         if kind != "ct2" and getattr(args, name) is not None:
             raise needs(flag(name), getattr(args, name), "a model of CTranslate2: ct2 DIR OUT")
-    from ..translator.importing import writing
-    from ..translator.importing.files import known_form
+    from ..translator.importing.ctranslate2 import Splitting
+    from ..translator.importing.opening import import_into
     from ..translator.model_folder import new_folder
 
-    with (
-        new_folder(out) as folder,
-        known_form(given, "a whole model, undamaged"),
-        _opened(kind, given, args) as model,
-    ):
-        writing.write(model, folder)
+    pieces = args.sentencepiece_source, args.sentencepiece_target
+    splitting = Splitting(*pieces, args.bpe_codes, args.tokenizer)
+    with new_folder(out) as folder:
+        model = import_into(folder, kind, given, (args.source, args.target), splitting)
     for line in model.notes:
         print(line)
     print(f"{out}: a model folder, {model.source} to {model.target}")
@@ -92,62 +84,16 @@ def _asked(words: list[str]) -> tuple[str, Path, Path]:
         raise needs("import", True, "PATH OUT, a model and a folder to make, or --selftest DIR")
     if len(words) == 3 and words[0] not in FORMATS:
         raise option_error("FORMAT", words[0], ", ".join(FORMATS))
-    given, out = map(Path, words[-2:])
+    from ..translator import hub
+    from ..translator.importing.opening import format_of
+
     name = "PATH" if len(words) == 2 else FORMATS[words[0]]
+    given, out = Path(words[-2]), Path(words[-1])
+    if hub.is_name(words[-2]):
+        given = hub.fetch(words[-2], name)
     if not given.exists():
         raise option_error(name, str(given), "what the model was saved as; there is none")
-    return (_format(given) if len(words) == 2 else words[0]), given, out
-
-
-def _format(given: Path) -> str:
-    """Return the format of a model, as its files say.
-
-    Raises:
-        UsageError: they are of none.
-    """
-    from ..translator.importing.marian_files import is_binary, model_of
-
-    if is_binary(given / "model.bin" if given.is_dir() else given):
-        return "marian"
-    by_file = {"metadata.json": "argos", "model.bin": "ct2", "config.json": "hf"}
-    for name, kind in by_file.items():
-        if (given / name).is_file():
-            return kind
-    if given.name == "model.bin":
-        return "ct2"
-    endings = {".argosmodel": "argos", ".npz": "marian"}
-    if given.is_file() and given.suffix in endings:
-        return endings[given.suffix]
-    if model_of(given) is not None:
-        return "marian"
-    allowed = "a folder with config.json or model.bin, MODEL.npz or MODEL.bin of Marian or the "
-    allowed += "folder of one, or FILE.argosmodel"
-    raise option_error("PATH", str(given), allowed)
-
-
-@contextlib.contextmanager
-def _opened(kind: str, given: Path, args: argparse.Namespace) -> Iterator["Foreign"]:
-    """Read a model; what it names is there in the body."""
-    languages = args.source, args.target
-    if kind == "argos":
-        from ..translator.importing import argos
-
-        with argos.opened(given, *languages) as model:
-            yield model
-    elif kind == "ct2":
-        from ..translator.importing import ctranslate2
-
-        pieces = args.sentencepiece_source, args.sentencepiece_target
-        splitting = ctranslate2.Splitting(*pieces, args.bpe_codes, args.tokenizer)
-        yield ctranslate2.read(given, *languages, splitting)
-    elif kind == "hf":
-        from ..translator.importing import hugging_face
-
-        yield hugging_face.read(given, *languages)
-    else:
-        from ..translator.importing import marian
-
-        yield marian.read(given, *languages)
+    return (format_of(given) if len(words) == 2 else words[0]), given, out
 
 
 def _selftest(args: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add, number = parser.add_argument, arguments.whole_number
     add("source", metavar="SOURCE", type=Path, help="sentences")
     add("target", metavar="TARGET", type=Path, help="a translation of each")
-    add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
+    add("--model", metavar="DIR", required=True, help=arguments.MODEL)
     add(
         "--tokens",
         action="store_true",

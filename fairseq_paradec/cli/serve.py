@@ -36,7 +36,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         action="append",
         required=True,
-        help="a folder that paradec pack made; may be repeated, for other languages",
+        help=f"{arguments.MODEL}; may be repeated, for other languages",
     )
     add("--host", "the address to listen at; 0.0.0.0: all of this machine")
     add("--port", "its port; 0: a free one", type=port)
@@ -99,10 +99,11 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     extras.require(extras.SERVE, "serve")
     from ..serve.run import serve
+    from ..translator.hub import folder_of
 
     same = {name: value for name, value in vars(args).items() if name in _DEFAULTS}
     own = {
-        "models": tuple(args.model),
+        "models": tuple(str(folder_of(given)) for given in args.model),
         "api_keys": keys(args.api_key_file),
         "origins": tuple(args.allow_origin),
     }

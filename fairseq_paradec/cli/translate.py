@@ -48,7 +48,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="plain text in UTF-8, a sentence a line, or a pipe, or - for standard input; with "
         "--out also folders, patterns, parquet and paths that fsspec reads",
     )
-    add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
+    add("--model", metavar="DIR", required=True, help=arguments.MODEL)
+    for side in ("source", "target"):
+        text = f"the {side} language of a model of the hub that has several, such as eng_Latn"
+        add(f"--{side}", dest=f"{side}_language", metavar="LANGUAGE", help=text)
     add(
         "--text",
         type=arguments.utf8,
@@ -223,11 +226,13 @@ def print_texts(args: argparse.Namespace) -> None:
 def load(args: argparse.Namespace) -> "Translator":
     """Load the model folder."""
     from ..threads import set_threads
+    from ..translator.hub import folder_of
     from ..translator.translator import Translator
 
     if args.threads:
         set_threads(args.threads)
-    return Translator(args.model, device=args.device)
+    source, target = (getattr(args, f"{side}_language", None) for side in ("source", "target"))
+    return Translator(folder_of(args.model, source, target), device=args.device)
 
 
 def read_lines(files: Sequence[Path | None], flag: str = "FILE") -> Iterator[str]:

@@ -18,6 +18,7 @@ from ..translator import model_folder
 from ..translator.corpus import parts
 from ..translator.corpus.crews import Work
 from ..translator.corpus.lines import COLUMN, Corpus
+from ..translator.hub import folder_of
 from . import machines
 
 #: Lines of a part, which are sorted by length together.
@@ -40,6 +41,7 @@ def translate_parts(args: argparse.Namespace, options: dict[str, Any]) -> int:
     if "drafter_path" in options:  # workers may be in another folder
         options["drafter_path"] = os.path.abspath(options["drafter_path"])
     corpus = Corpus(args.files, args.column or COLUMN)
+    args.model = folder_of(args.model, args.source_language, args.target_language)
     model_folder.read(args.model)
     made = options | {
         "model": checksum(args.model / model_folder.NAME),

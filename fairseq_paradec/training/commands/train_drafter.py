@@ -23,6 +23,7 @@ from ...errors import option_error
 from ...files import checksum
 from ...translator import model_folder
 from ...translator.corpus.parts import locked
+from ...translator.hub import folder_of
 from ...translator.model_folder import ModelFolder
 from ..distill.plan import by_number
 from ..drafter_text import Subset, made_of, write_sources
@@ -48,7 +49,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "example: paradec train-drafter --model my-model --text news.en"
     )
     add, number = parser.add_argument, arguments.whole_number
-    add("--model", metavar="DIR", type=Path, required=True, help="a folder that paradec pack made")
+    add("--model", metavar="DIR", required=True, help=arguments.MODEL)
     add(
         "--text",
         metavar="FILE",
@@ -87,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
     for path in args.text:
         if not path.is_file():
             raise option_error("--text", str(path), "a text file")
+    args.model = folder_of(args.model)
     folder = model_folder.read(args.model)
     args.save_dir = args.save_dir or args.model.absolute().with_name(args.model.name + ".drafter")
     if ":" in str(args.save_dir):

@@ -1,0 +1,226 @@
+"""Models by their names on Hugging Face's hub: fetched, imported into the user's cache, and kept.
+
+huggingface_hub downloads, by its own cache, tokens and settings: ``HF_HOME``, ``HF_TOKEN``,
+``HF_ENDPOINT``, ``HF_HUB_OFFLINE``. Once a model is imported, nothing asks the hub again.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..engine.native.library import user_folder
+from ..errors import UsageError, needs, option_error
+from ..extras import named
+from . import model_folder
+
+logger = logging.getLogger(__name__)
+
+#: OWNER/NAME, as the hub allows it.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+#: Of a model's files, those that importers read, but weights.
+_READ = re.compile(
+    r"(generation_|tokenizer_)?config\.json|tokenizer\.json|(special_tokens_map|added_tokens)\.json"
+    r"|((target_)?vocab|(shared|source|target)_vocabulary)\.(json|txt)"
+    r"|(source|target)\.spm|(sentencepiece(\.bpe)?|spm|spiece)\.model"
+)
+#: Weights of CTranslate2.
+_CTRANSLATE2 = "model.bin"
+#: What fetching fails with, beside errors of the package.
+_FAILURES = (OSError, ValueError, RuntimeError)
+#: Bytes of config.json at most.
+_CONFIG = 1 << 20
+
+
+def is_name(given: str) -> bool:
+    """Return whether a text is a name on the hub, and not a path that is there."""
+    fits = _NAME.fullmatch(given) is not None and not any(two in given for two in ("..", "--"))
+    return fits and not os.path.lexists(given)
+
+
+def folder_of(
+    given: str | os.PathLike[str],
+    source: str | None = None,
+    target: str | None = None,
+    flag: str = "--model",
+) -> Path:
+    """Return a model folder: a path, or the one that is made of a model of the hub.
+
+    Args:
+        given: the path, or the name.
+        source: the source language of a model that is fetched; None: what its files say.
+        target: its target language.
+        flag: what takes it, for errors.
+
+    Raises:
+        UsageError: there is no such model, it cannot be fetched or imported, or a language is
+            given beside a path.
+    """
+    text = os.fspath(given)
+    if not is_name(text):
+        for name, language in (("--source", source), ("--target", target)):
+            if language is not None:
+                raise needs(name, language, f"{flag} with a model's name on the hub; got {text}")
+        return Path(text)
+    place = _place(text, source, target, flag)
+    if not (place / model_folder.NAME).is_file():
+        fetched = fetch(text, flag)
+        try:
+            with model_folder.new_folder(place, f"{flag} {text}") as folder:
+                _make(folder, fetched, source, target)
+        except UsageError:
+            if not (place / model_folder.NAME).is_file():  # else another process was faster
+                raise
+        logger.info("%s: imported into %s", text, place)
+    return place
+
+
+def _place(name: str, source: str | None, target: str | None, flag: str) -> Path:
+    """Return where an imported model is kept.
+
+    Raises:
+        UsageError: there is no cache folder, or a language is no word.
+    """
+    models = user_folder("models")
+    if models is None:
+        raise option_error(flag, name, "a model folder: there is no home for a cache")
+    languages = []
+    for side, language in (("--source", source), ("--target", target)):
+        if language is not None and re.fullmatch(r"[A-Za-z0-9_-]+", language) is None:
+            raise option_error(side, language, "a language's name, such as en or eng_Latn")
+        languages.append(language or "")
+    pair = f"@{'-'.join(languages)}" if any(languages) else ""
+    return models / (name.replace("/", "--") + pair)
+
+
+def _make(folder: Path, fetched: Path, source: str | None, target: str | None) -> None:
+    """Fill a model folder by what was fetched: one that is ready, or another toolkit's model."""
+    if (fetched / model_folder.NAME).is_file():
+        for name in (*model_folder.read(fetched).files, model_folder.NAME):
+            shutil.copyfile(fetched / name, folder / name)
+        return
+    from .importing.opening import format_of, import_into
+
+    for line in import_into(folder, format_of(fetched), fetched, (source, target)).notes:
+        logger.info("%s", line)
+
+
+def fetch(name: str, flag: str) -> Path:
+    """Fetch the files of a model that importers read; return the folder that they are in.
+
+    Files that are there are not fetched again. A bar shows the progress in a terminal.
+
+    Args:
+        name: on the hub.
+        flag: what takes it, for errors.
+
+    Raises:
+        UsageError: there is no such model, it is of a kind that is not known, or it cannot be
+            fetched.
+    """
+    with named(f"{flag} {name}"):
+        import huggingface_hub
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
+
+    if not sys.stderr.isatty() and not are_progress_bars_disabled():
+        disable_progress_bars()
+    with _problems(name, flag):
+        try:
+            about = huggingface_hub.HfApi().model_info(name)
+        except (OSError, huggingface_hub.errors.HTTPError) as error:
+            if _status(error) is not None or getattr(error, "filename", None) is not None:
+                raise
+            # The hub cannot be reached. The model may have been fetched before.
+            return Path(huggingface_hub.snapshot_download(name, local_files_only=True))
+
+        def get(file: str, revision: str | None = None) -> Path:
+            return Path(huggingface_hub.hf_hub_download(name, file, revision=revision))
+
+        files = [file.rfilename for file in about.siblings or []]
+        first, *others = _wanted(name, flag, files)
+        place = get(first)
+        if first == "config.json" and _CTRANSLATE2 not in files:
+            _check_kind(place, name, flag)
+        commit = place.parent.name  # the others are of the same
+        for file in others:
+            got = get(file, commit)
+            if file.endswith(".index.json"):
+                for part in _parts(got, files):
+                    get(part, commit)
+    return place.parent
+
+
+def _wanted(name: str, flag: str, files: Sequence[str]) -> list[str]:
+    """Return which of a model's files are needed, config.json first and weights last.
+
+    Raises:
+        UsageError: there are none that an importer reads.
+    """
+    if model_folder.NAME in files:
+        return [file for file in files if "/" not in file and not file.startswith(".")]
+    from .importing.files import WEIGHTS
+
+    weights = next((file for file in WEIGHTS if file in files), None)
+    if weights is None and _CTRANSLATE2 in files:
+        weights = _CTRANSLATE2
+    if weights is None or "config.json" not in files:
+        allowed = f"a model with config.json and one of {', '.join(WEIGHTS)}, {_CTRANSLATE2}"
+        raise option_error(flag, name, allowed)
+    read = sorted(file for file in files if _READ.fullmatch(file) and file != "config.json")
+    return ["config.json", *read, weights]
+
+
+def _check_kind(file: Path, name: str, flag: str) -> None:
+    """Refuse a model of a kind that is not imported, before its weights are fetched."""
+    from .importing.files import read_json
+    from .importing.hugging_face import FAMILIES
+
+    if file.stat().st_size > _CONFIG:
+        raise option_error(flag, name, "a model whose config.json is small")
+    kind = read_json(file).get("model_type")
+    if kind not in tuple(FAMILIES):
+        allowed = f"a model whose config.json has the model_type {', '.join(FAMILIES)}"
+        raise option_error(f"{flag} {name}: model_type", kind, allowed)
+
+
+def _parts(index: Path, files: Sequence[str]) -> list[str]:
+    """Return the files that an index of weights names, of those that there are."""
+    from .importing.files import known_form, read_json
+
+    with known_form(index, "a weight_map: the file of each weight"):
+        named = {*read_json(index)["weight_map"].values()}
+    return sorted(file for file in files if file in named and "/" not in file)
+
+
+def _status(error: BaseException) -> int | None:
+    """Return the status of a server's answer, if there was one."""
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+@contextlib.contextmanager
+def _problems(name: str, flag: str) -> Iterator[None]:
+    """Say in one line why a model cannot be fetched."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except UsageError:
+        raise
+    except errors.GatedRepoError as error:
+        allowed = "a model that you may read: accept its terms on its page, and give HF_TOKEN"
+        raise option_error(flag, name, allowed) from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        allowed = "a model folder, or the name of a model on the hub; there is neither"
+        if _status(error) in (401, 403):
+            allowed += ", or HF_TOKEN is wanted"
+        raise option_error(flag, name, allowed) from error
+    except errors.LocalEntryNotFoundError as error:
+        allowed = "a model folder, or a model's name where the hub can be reached; it cannot, and "
+        raise option_error(flag, name, f"{allowed}the model was not fetched before") from error
+    except (*_FAILURES, errors.HTTPError, errors.EntryNotFoundError) as error:
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise option_error(flag, name, f"a model that can be fetched ({why})") from error

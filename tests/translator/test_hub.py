@@ -1,0 +1,225 @@
+"""Models by their names: fetched from a server that answers as the hub does, imported, and kept."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import environment
+from support.foreign import saved
+from support.hub import Hub, running
+
+import fairseq_paradec
+from fairseq_paradec.translator import hub as ours
+from fairseq_paradec.translator import model_folder
+
+#: A MarianMT model of random weights, with sentencepiece models of the demo's text.
+NAME, TEXT = "Owner/opus-mt-en-de", "She sings!"
+
+#: paradec, where nothing is installed that is not needed.
+ALONE = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "fairseq", "transformers", *sys.argv.pop(1).split())))
+from fairseq_paradec.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(name="env")
+def an_empty_cache(tmp_path: Path) -> dict[str, str]:
+    home = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HOME": str(tmp_path / "hf")}
+    return home | {"HF_ENDPOINT": "http://127.0.0.1:9"}  # nobody answers there
+
+
+def command(*words: object, env: dict[str, str], without: str = "") -> list[str]:
+    return [sys.executable, "-c", ALONE, without, *map(str, words)]
+
+
+def run(*words: object, env: dict[str, str], without: str = "") -> tuple[int, str, str]:
+    """Exit status, output and what is said."""
+    done = subprocess.run(
+        command(*words, env=env, without=without),
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def translate(name: str, env: dict[str, str], *flags: str) -> tuple[int, str, str]:
+    words = ("translate", "--model", name, "--text", TEXT, "--decoding", "greedy", *flags)
+    return run(*words, env=env)
+
+
+@pytest.fixture(name="wanted", scope="module")
+def what_an_imported_folder_says(tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("import") / "out"
+    assert run("import", saved("marian").folder, out, env={})[0] == 0
+    (text,) = fairseq_paradec.load(out).translate([TEXT], decoding="greedy")
+    assert text
+    return f"{text}\n"
+
+
+def test_from_a_name_to_a_translation_and_again_without_the_hub(
+    env: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """Only what is needed is fetched, once; a folder of the cache is a model folder."""
+    folder = tmp_path / "model"
+    shutil.copytree(saved("marian").folder, folder)
+    for more in ("pytorch_model.bin", "tf_model.h5", "README.md", ".gitattributes", "rust.ot"):
+        (folder / more).write_text("not wanted")
+    needed = {path.name for path in saved("marian").folder.iterdir()}
+    with running(Hub({NAME: folder})) as hub:
+        assert translate(NAME, env | {"HF_ENDPOINT": hub.address}) == (0, wanted, "")
+        got = [path.rsplit("/", 1)[1] for method, path in hub.asked if "/resolve/" in path]
+        assert {*got} == needed and len(got) == 2 * len(needed)  # HEAD and GET
+        count = len(hub.asked)
+        assert translate(NAME, env | {"HF_ENDPOINT": hub.address}) == (0, wanted, "")
+        assert len(hub.asked) == count
+    assert translate(NAME, env) == (0, wanted, "")
+    (made,) = (tmp_path / "cache/fairseq_paradec/models").iterdir()
+    assert made.name == "Owner--opus-mt-en-de" and model_folder.read(made).source == "en"
+    status, said, _ = run("doctor", NAME, env=env)
+    assert status == 0 and "en" in said
+
+
+def test_what_another_program_has_fetched_needs_no_hub(
+    env: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """``import`` reads names, too."""
+    with running(Hub({NAME: saved("marian").folder})) as hub:
+        there = env | {"HF_ENDPOINT": hub.address}
+        status, said, _ = run("import", NAME, tmp_path / "out", env=there)
+    assert status == 0 and f"{tmp_path / 'out'}: a model folder, en to de" in said
+    assert not (tmp_path / "cache/fairseq_paradec/models").exists()
+    for more in ({}, {"HF_HUB_OFFLINE": "1"}):
+        shutil.rmtree(tmp_path / "cache/fairseq_paradec/models", ignore_errors=True)
+        assert translate(NAME, env | more) == (0, wanted, "")
+
+
+@pytest.mark.slow
+def test_a_model_of_several_languages(env: dict[str, str], tmp_path: Path) -> None:
+    """Each pair is a folder of its own; in Python, too."""
+    made = saved("nllb")
+    source, target = made.languages
+    pair = ("--source", source, "--target", target)
+    with running(Hub({"a/nllb": made.folder})) as hub:
+        there = env | {"HF_ENDPOINT": hub.address}
+        status, _, said = translate("a/nllb", there)
+        assert status == 2 and said.count("\n") == 1 and "--source" in said
+        status, text, _ = translate("a/nllb", there, *pair)
+        assert status == 0 and text
+        code = "import sys, fairseq_paradec\n"
+        code += "model = fairseq_paradec.load('a/nllb', source=sys.argv[1], target=sys.argv[2])\n"
+        code += f"print(model.translate({TEXT!r}, decoding='greedy'))"
+        words = [sys.executable, "-c", code, source, target]
+        done = subprocess.run(words, env=environment(there), capture_output=True, text=True)
+        assert done.stdout == text, done.stderr
+    (folder,) = (tmp_path / "cache/fairseq_paradec/models").iterdir()
+    assert folder.name == f"a--nllb@{source}-{target}"
+
+
+@pytest.mark.slow
+def test_a_model_folder_on_the_hub_is_used_as_it_is(env: dict[str, str], tmp_path: Path) -> None:
+    demo = Path(__file__).parents[2] / "data-bin/demo.en-de"
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in (*model_folder.read(demo).files, model_folder.NAME):
+        shutil.copyfile(demo / name, folder / name)
+    with running(Hub({"a/ours": folder})) as hub:
+        done = translate("a/ours", env | {"HF_ENDPOINT": hub.address})
+    assert done == (0, "Sie singt.\n", "")
+    made = tmp_path / "cache/fairseq_paradec/models/a--ours"
+    assert model_folder.read(made) == model_folder.read(demo)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no/such", "a model folder, or the name of a model on the hub; there is neither"),
+        ("a/gated", "a model that you may read: accept its terms on its page, and give HF_TOKEN"),
+        ("a/gpt", "--model a/gpt: model_type: got 'gpt2'; allowed: a model whose config.json"),
+        ("a/empty", "got 'a/empty'; allowed: a model with config.json and one of model.safete"),
+        ("a/broken", "model.safetensors"),
+    ],
+)
+def test_what_cannot_be_had_is_one_line(
+    name: str, words: str, env: dict[str, str], tmp_path: Path
+) -> None:
+    """Nothing large is fetched of a kind that is not known, and nothing half stays."""
+    folders = {of: tmp_path / of for of in ("gated", "gpt", "empty", "broken")}
+    for folder in folders.values():
+        folder.mkdir()
+    (folders["gpt"] / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    (folders["gpt"] / "model.safetensors").write_text("large")
+    shutil.copytree(saved("marian").folder, folders["broken"], dirs_exist_ok=True)
+    (folders["broken"] / "model.safetensors").write_bytes(b"\xff" * 100)
+    shutil.copytree(saved("marian").folder, folders["gated"], dirs_exist_ok=True)
+    models = {f"a/{of}": folder for of, folder in folders.items()}
+    with running(Hub(models, gated={"a/gated"})) as hub:
+        status, text, said = translate(name, env | {"HF_ENDPOINT": hub.address})
+        assert name == "a/broken" or not any("model.safe" in path for _, path in hub.asked)
+    assert (status, text, said.count("\n")) == (2, "", 1) and words in said, said
+    models_there = tmp_path / "cache/fairseq_paradec/models"
+    assert not models_there.exists() or not any(models_there.iterdir())
+
+
+def test_without_the_hub_or_its_package_or_a_cache_one_line_says_so(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    for more in ({}, {"HF_HUB_OFFLINE": "1"}):
+        status, _, said = translate(NAME, env | more)
+        assert status == 2 and said.count("\n") == 1
+        assert "where the hub can be reached; it cannot, and the model was not fetched" in said
+    words = ("translate", "--model", NAME, "--text", TEXT)
+    status, _, said = run(*words, env=env, without="huggingface_hub")
+    assert status == 2 and said.count("\n") == 1
+    assert f"--model {NAME} needs huggingface_hub; install fairseq_paradec[hub]" in said
+    (tmp_path / "file").touch()
+    for cache in ("HF_HOME", "XDG_CACHE_HOME"):
+        with running(Hub({NAME: saved("marian").folder})) as hub:
+            there = env | {"HF_ENDPOINT": hub.address, cache: str(tmp_path / "file/in")}
+            status, _, said = translate(NAME, there)
+        assert status == 2 and said.count("\n") == 1 and "Not a directory" in said, said
+    status, _, said = translate("data-bin/demo.en-de", env, "--source", "en")
+    assert status == 2 and "--source en needs --model with a model's name on the hub" in said
+
+
+@pytest.mark.slow
+def test_a_download_that_breaks_off_goes_on_where_it_was(env: dict[str, str], wanted: str) -> None:
+    with running(Hub({NAME: saved("marian").folder}, cut="model.safetensors")) as hub:
+        assert translate(NAME, env | {"HF_ENDPOINT": hub.address})[:2] == (0, wanted)
+        assert hub.cut is None
+
+
+@pytest.mark.slow
+def test_two_processes_at_once_make_one_folder(
+    env: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    with running(Hub({NAME: saved("marian").folder})) as hub:
+        there = environment(env | {"HF_ENDPOINT": hub.address})
+        words = ("translate", "--model", NAME, "--text", TEXT, "--decoding", "greedy")
+        both = [
+            subprocess.Popen(command(*words, env=env), env=there, stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        assert [process.communicate(timeout=120)[0] for process in both] == [wanted, wanted]
+    assert len([*(tmp_path / "cache/fairseq_paradec/models").iterdir()]) == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["../up", "./a/b", "a/../b", "a//b", "/a/b", "a/b/c", "a", "-a/b", "a/b..c", "a/b c", ""],
+)
+def test_what_is_no_name_is_a_path(given: str) -> None:
+    assert not ours.is_name(given)
+
+
+def test_what_is_there_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ours.is_name("models/en-de")
+    (tmp_path / "models/en-de").mkdir(parents=True)
+    assert not ours.is_name("models/en-de")
