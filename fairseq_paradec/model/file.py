@@ -20,6 +20,7 @@ from ..errors import UsageError, shown
 from ..files import replacing
 from .architecture import Architecture, checked
 from .checkpoint import BFLOAT16
+from .weights import as_fp32
 
 #: The version of what the metadata say.
 FORMAT = 1
@@ -34,6 +35,8 @@ _DTYPES = {
 _ALIGNED = 64
 #: Fields of records that files of earlier versions lack, and what they are then.
 _LATER: dict[str, Any] = {"source_end": True}
+#: So many numbers are written at once.
+_BLOCK = 1 << 20
 #: A header has not more bytes, a weight not more dimensions.
 _HEADER, _DIMENSIONS = 1 << 24, 8
 
@@ -57,37 +60,74 @@ def write(
     Args:
         path: the file.
         architecture: what the weights mean.
-        weights: fp32, by name. Those that 16 bits hold are written in 16 bits.
+        weights: of 16 to 64 bits, by name. Those that 16 bits hold are written in 16 bits. They are
+            read some at a time, and the memory of mapped ones is given back.
         digits: the hash of all weights, if some are left out; else None.
     """
-    narrow = {name: _narrow(weight) for name, weight in weights.items()}
+    types = {name: _type_of(weight) for name, weight in weights.items()}
     # Wide ones come first, so that all lie where their type may lie.
-    narrow = dict(sorted(narrow.items(), key=lambda item: -item[1][1].itemsize))
+    names = sorted(weights, key=lambda name: -_DTYPES[types[name]].itemsize)
     record = dataclasses.asdict(architecture)
     record = {name: v for name, v in record.items() if name not in _LATER or v != _LATER[name]}
     about = {"format": FORMAT, "architecture": record, "hash": digits}
     header: dict[str, Any] = {"__metadata__": {"paradec": json.dumps(about)}}
     end = 0
-    for name, (dtype, weight) in narrow.items():
-        start, end = end, end + weight.nbytes
-        header[name] = {"dtype": dtype, "shape": weight.shape, "data_offsets": [start, end]}
+    for name in names:
+        shape, kind = weights[name].shape, types[name]
+        start, end = end, end + math.prod(shape) * _DTYPES[kind].itemsize
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
     line = json.dumps(header).encode()
     line += b" " * (-(8 + len(line)) % _ALIGNED)
     with replacing(path) as partial, open(partial, "wb") as file:
         file.write(len(line).to_bytes(8, "little") + line)
-        for _, weight in narrow.values():
-            file.write(weight.reshape(-1).view(np.uint8).data)
+        for name in names:
+            for block in _blocks(weights[name]):
+                file.write(_as_type(block, types[name]).view(np.uint8).data)
+            release(weights[name])
 
 
-def _narrow(weight: np.ndarray) -> tuple[str, np.ndarray]:
-    """Return a type that holds the same numbers, and the weight in it: -> name, array."""
-    weight = np.ascontiguousarray(weight, "<f4")
-    words = weight.reshape(-1).view("<u4")
-    if not (words & 0xFFFF).any():
-        return "BF16", (words >> 16).astype("<u2").reshape(weight.shape)
+def _blocks(weight: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield a weight's numbers, some at a time."""
+    flat = weight.reshape(-1)
+    return (flat[first : first + _BLOCK] for first in range(0, len(flat), _BLOCK))
+
+
+def _type_of(weight: np.ndarray) -> str:
+    """Return the narrowest type that holds a weight's numbers, as the file names it."""
+    if weight.dtype == BFLOAT16:
+        return "BF16"
+    is_bf16 = is_fp16 = True
+    for block in _blocks(weight):
+        wide = as_fp32(block)
+        is_bf16 = is_bf16 and not (wide.view("<u4") & 0xFFFF).any()
+        is_fp16 = is_fp16 and np.array_equal(_as_type(wide, "F16"), wide)
+        if not (is_bf16 or is_fp16):
+            return "F32"
+    return "BF16" if is_bf16 else "F16"
+
+
+def _as_type(block: np.ndarray, kind: str) -> np.ndarray:
+    """Return a weight's numbers in a type of ``_type_of``."""
+    wide = np.ascontiguousarray(as_fp32(block), "<f4")
+    if kind == "BF16":
+        return (wide.view("<u4") >> 16).astype("<u2")
     with np.errstate(over="ignore"):
-        half = weight.astype("<f2")
-    return ("F16", half) if np.array_equal(half, weight) else ("F32", weight)
+        return wide.astype("<f2") if kind == "F16" else wide
+
+
+def release(weight: np.ndarray) -> None:
+    """Let the system have the memory of a weight that a file is mapped to; it is read anew."""
+    base: Any = weight
+    while isinstance(base, np.ndarray):
+        base = base.base
+    mapped = base.obj if isinstance(base, memoryview) else None
+    if not isinstance(mapped, mmap.mmap) or not weight.flags.c_contiguous:
+        return
+    first = weight.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
+    if first + weight.nbytes - start >= mmap.PAGESIZE:
+        length = (first + weight.nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, start, length)
 
 
 def read(path: str | Path) -> tuple[Architecture, dict[str, np.ndarray], str | None]:

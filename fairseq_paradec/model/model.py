@@ -134,7 +134,7 @@ class Model:
             path: the file.
             packed_only: without the weights of layers' maps, which files of packed maps hold.
         """
-        weights = dict(self.weights)
+        weights = dict(stored(self.weights))
         if self.marks:
             weights = {n: w for n, w in weights.items() if not n.startswith("encoder.")}
         if packed_only:

@@ -38,6 +38,7 @@ from fairseq_paradec.methods.auto_fast.profile import fingerprint
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure, for_models
 from fairseq_paradec.model import file
+from fairseq_paradec.model.checkpoint import BFLOAT16
 from fairseq_paradec.model.dictionary import Dictionary
 from fairseq_paradec.model.model import HeadWeights, Model
 from fairseq_paradec.model.settings import ARCHITECTURES
@@ -777,3 +778,31 @@ def test_shared_vectors_need_equal_dictionaries(change: str, kind: str, tmp_path
         own.save(path)
     with pytest.raises(UsageError, match="dictionaries: got two that differ; allowed: "):
         Model.read(path, source, other)
+
+
+@pytest.mark.parametrize("kind", ["<f2", "<f4", "<f8", "bfloat16"])
+def test_a_mapped_weight_is_written_in_blocks_and_its_memory_given_back(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was released is read anew; a type of the file's own is kept where it holds all."""
+    monkeypatch.setattr(file, "_BLOCK", 1000)
+    numbers = np.random.default_rng(1).normal(size=(90, 77)).astype("<f4")
+    given: np.ndarray = numbers
+    if kind == "bfloat16":
+        given = (numbers.view("<u4") >> 16).astype("<u2").view(BFLOAT16)
+    else:
+        given = numbers.astype(kind)
+    wanted = as_fp32(given).copy()
+    architecture = demo(DEMO)[2].architecture
+    file.write(tmp_path / "one", architecture, {"a": given, "b": numbers}, None)
+    weights = file.read(tmp_path / "one")[1]
+    file.write(tmp_path / "two", architecture, weights, None)
+    for weight in weights.values():
+        file.release(weight)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    again = file.read(tmp_path / "two")[1]
+    for found in (weights, again):
+        assert np.array_equal(as_fp32(found["a"]), wanted)
+        assert np.array_equal(as_fp32(found["b"]), numbers)
+    stored = {"<f2": "<f2", "bfloat16": BFLOAT16}.get(kind, "<f4")
+    assert again["a"].dtype == np.dtype(stored)

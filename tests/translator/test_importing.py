@@ -288,7 +288,7 @@ def test_settings_of_generate_are_read_or_named(tmp_path: Path, caplog: Any) -> 
     [
         ({"no_repeat_ngram_size": 2}, {"min_len": 0, "no_repeat_ngram_size": 2}),
         ({"no_repeat_ngram_size": 3, "min_length": 9}, {"min_len": 8, "no_repeat_ngram_size": 3}),
-        ({"min_new_tokens": 55, "min_length": 4}, {"min_len": 55}),
+        ({"min_new_tokens": 12, "min_length": 4}, {"min_len": 12}),
     ],
 )
 def test_rules_of_generate_hold_by_default(
@@ -311,8 +311,8 @@ def test_rules_of_generate_hold_by_default(
     for beam, decodings in ((1, ("greedy", "pgj", "self_draft")), (5, ("multiword_beam",))):
         rest = {"length_penalty": 0.0 if several else 1.0} if beam > 1 else {}
         theirs = made.generate(words, source, num_beams=beam, max_new_tokens=61, **rules, **rest)
-        # All outputs of nllb's random weights end at the limit.
-        assert beam > 1 or theirs != plain or wanted["min_len"] == 55
+        if beam == 1 and (family == "marian" or "no_repeat_ngram_size" in rules):
+            assert theirs != plain  # outputs of nllb's random weights are long without a rule
         for decoding in decodings:
             flags = {"decoding": decoding} | ({"beam": beam} if beam > 1 else {})
             assert tokens(decode(task, [model], sample, limits, **flags)) == theirs, flags

@@ -12,7 +12,6 @@ from ... import extras
 from ...errors import UsageError, option_error
 from ...model import checkpoint
 from ...model.file import tensors
-from ...model.weights import as_fp32
 from .foreign import SPECIAL
 
 #: Files of weights, the first that is there; an index names several.
@@ -78,7 +77,7 @@ def known_form(file: Path, allowed: str) -> Iterator[None]:
 
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
-    """Read all weights in fp32, by their names without ``model.``.
+    """Map or read all weights as they are stored, by their names without ``model.``.
 
     Returns:
         The file, or the index of the files, and the weights.
@@ -99,7 +98,7 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
             if not isinstance(weight, np.ndarray) or weight.dtype.kind == "c":
                 given = f"{name}, which is a {type(weight).__name__}"
                 raise option_error(str(shard), given, "dense tensors, by name")
-            weights[str(name).removeprefix("model.")] = as_fp32(weight)
+            weights[str(name).removeprefix("model.")] = weight
     return named, weights
 
 

@@ -10,8 +10,10 @@ import numpy as np
 from ...errors import UsageError, option_error
 from ...model.architecture import FIRST_POSITION, Architecture
 from ...model.dictionary import EOS, SPECIAL
+from ...model.file import release
 from ...model.model import check_sizes
 from ...model.settings import Vocabularies, architecture_of
+from ...model.weights import as_fp32
 
 #: The bias of a special word that the model does not have: it is never chosen, and e to it is 0.
 NEVER = -1e4
@@ -25,7 +27,8 @@ class Foreign:
     source: str  # the source language
     target: str  # the target language
     settings: Mapping[str, Any]  # fairseq's options of an equal Transformer
-    layers: Mapping[str, np.ndarray]  # weights of layers, norms and positions, by fairseq's names
+    # weights of layers, norms and positions, of 16 to 64 bits, by fairseq's names
+    layers: Mapping[str, np.ndarray]
     # of sources, V×D; of target words that are read, V×D; of the output, V×D
     embeddings: tuple[np.ndarray, np.ndarray, np.ndarray]
     bias: np.ndarray  # of the output, V
@@ -106,12 +109,23 @@ def convert(model: Foreign) -> tuple[Architecture, dict[str, np.ndarray]]:
         )
     order = orders[1]
     bias = pick(model.bias, order, NEVER)
-    read, written = pick(target, order), pick(output, order)
-    read[EOS] = 0.0 if model.start is None else target[model.start]
-    encoder = pick(source, orders[0])
-    is_shared = np.array_equal(read, written)
+    written = as_fp32(pick(output, order))
+    if target is output and model.start is not None and order[EOS] == model.start:
+        read = written  # large ones are not copied again
+    else:
+        read = as_fp32(pick(target, order))
+        read[EOS] = 0.0 if model.start is None else as_fp32(target[model.start])
+    has_one_vocabulary = model.words[0] == model.words[1]
+    if read is written and source is target and has_one_vocabulary:
+        encoder = read
+    else:
+        encoder = as_fp32(pick(source, orders[0]))
+    for table in model.embeddings:
+        release(table)
+    is_shared = read is written or np.array_equal(read, written)
     has_bias = bool(bias.any())
-    is_one = is_shared and np.array_equal(read, encoder) and model.words[0] == model.words[1]
+    is_one = is_shared and has_one_vocabulary
+    is_one = is_one and (encoder is read or np.array_equal(read, encoder))
     options = dict(model.settings) | {
         "_name": "imported_transformer",
         "share_all_embeddings": is_one,

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import option_error
 from ...model.architecture import POSITIONS
+from ...model.weights import as_fp32
 from .files import added_tokens, ordinary_tokens, read_json, read_weights, whole_number
 from .foreign import NEVER, Foreign, learned_positions, options_of, sinusoids
 from .vocabulary import (
@@ -200,7 +201,7 @@ def _layers(config: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> dic
         name = f"{side}.embed_positions.weight"
         if name not in weights:
             continue
-        table = weights[name]
+        table = as_fp32(weights[name])
         layers[name] = learned_positions(table)[name] if config["model_type"] == "marian" else table
     return layers
 
@@ -218,7 +219,7 @@ def _tables(
     output = ("lm_head.weight", *(target if is_tied else ()))
     tables = tuple(_first(file, weights, names) for names in (source, target, output))
     bias = weights.get("final_logits_bias")
-    flat = np.zeros(len(tables[2]), np.float32) if bias is None else bias.flatten()
+    flat = np.zeros(len(tables[2]), np.float32) if bias is None else as_fp32(bias).flatten()
     return {"embeddings": tables, "bias": flat}
 
 
