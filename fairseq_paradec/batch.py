@@ -51,6 +51,8 @@ class Batch:
             empty one: there is none. Empty: there is none for any.
         prefix: tokens that the outputs begin with, B×P, padded at the end; None: any.
         start: the decoder's first input; None: ``</s>``.
+        renormalised: whether log-probabilities are of the tokens that limits allow, as those of
+            CTranslate2; else of all, as fairseq's.
         constraints: fairseq's, B×C, which its own search alone takes; None: there are none.
         hooks: what is called while the batch is decoded.
         pad: the padding symbol; it has this number in all of fairseq's dictionaries.
@@ -61,6 +63,7 @@ class Batch:
     drafts: Sequence[Sequence[int]] = ()
     prefix: Numbers | None = None
     start: int | None = None
+    renormalised: bool = False
     constraints: Any = None
     hooks: Hooks = field(default_factory=Hooks)
     pad: int = 1
