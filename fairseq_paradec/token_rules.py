@@ -79,8 +79,8 @@ class TokenRules:
             ``tokens_to_suppress``), in ascending order.
         ngram: n-grams of so many tokens are not written twice (fairseq's ``no_repeat_ngram_size``);
             a forced token may. 0: they may all.
-        renormalised: whether log-probabilities are of the allowed tokens, as CTranslate2's; else of
-            all, as fairseq's.
+        as_ctranslate2: how many hypotheses are asked for by CTranslate2's rules, where
+            log-probabilities are of the allowed tokens; 0: by fairseq's, where they are of all.
         sampling: draws each token by its position's random number, of the row's ``lots``; None: the
             best one is taken.
     """
@@ -95,7 +95,7 @@ class TokenRules:
     forced_len: int
     suppressed: tuple[int, ...] = ()
     ngram: int = 0
-    renormalised: bool = False
+    as_ctranslate2: int = 0
     sampling: Sampling | None = None
 
     def at(
@@ -208,7 +208,7 @@ class Positions(NamedTuple):
         else:
             rows, columns = (~free).nonzero()
             log_probs[rows[:, None], columns[:, None], tokens] = -math.inf
-        if rules.renormalised:
+        if rules.as_ctranslate2:
             log_probs -= _log_sums(log_probs)
 
     def _forbid_repeats(

@@ -87,7 +87,8 @@ class Worker:
             return results
         order, batch = collate(sources, full)
         prefix = _padded([self._prefix(prefixes[place], how) for place in order])
-        batch, decoder = replace(batch, prefix=prefix, renormalised=True), self._decoder(how)
+        decoder = self._decoder(how)
+        batch = replace(batch, prefix=prefix, as_ctranslate2=how.num_hypotheses)
         rows = self._translator.decode(decoder, batch)
         limit = min(how.max_decoding_length, decoder.max_len - 1)
         found = [_ranked(row, limit, how) for row in rows]
@@ -109,10 +110,10 @@ class Worker:
         options = how.of_decoding()
         key = how.num_hypotheses if how.draws else 1, *options.items()
         if key not in self._decoders:
-            if how.draws:
-                decoding = "greedy"
-            else:
-                decoding = "self_draft" if how.beam_size == 1 else "multiword_beam"
+            if how.beam_size > 1:
+                decoding = "multiword_beam"
+            else:  # there is nothing faster than int8 to draft an int8 model's outputs
+                decoding = "greedy" if how.draws or self._dtype == "int8" else "self_draft"
             options |= {"decoding": self._translator.usual(decoding), "engine_dtype": self._dtype}
             self._decoders[key] = self._translator.generator(options, others=key[0] - 1)
         return self._decoders[key]

@@ -407,7 +407,7 @@ class Decoder(abc.ABC):
             forced_len=0 if batch.prefix is None else batch.prefix.shape[1],
             suppressed=self.suppressed,
             ngram=self.config.no_repeat_ngram_size,
-            renormalised=batch.renormalised,
+            as_ctranslate2=batch.as_ctranslate2,
             sampling=self.sampling,
         )
 

@@ -85,7 +85,8 @@ std::string layout() {
            AT(Step, token_scores) + AT(Step, end_scores) + AT(Step, pairs) +
            SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
            AT(Extended, word_scores) +
-           SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, candidates) +
+           SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, room) + AT(Search, early) +
+           AT(Search, candidates) +
            AT(Search, words_a_step) + AT(Search, pairs) + AT(Search, starts) + AT(Search, divisors) +
            AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
            AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores) +

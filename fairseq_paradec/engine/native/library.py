@@ -158,6 +158,8 @@ class Search(ctypes.Structure):
     _fields_ = [
         ("sentences", c_int),
         ("beam", c_int),
+        ("room", c_int),
+        ("early", c_int),
         ("candidates", c_int),
         ("words_a_step", c_int),
         ("pairs", c_int),
