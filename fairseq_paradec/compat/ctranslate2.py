@@ -109,7 +109,11 @@ class Translator:
         ):
             if not fits:
                 raise option_error(name, given, allowed)
-        self._path, self._inter, self._intra = Path(fspath(model_path)), inter_threads, intra_threads
+        self._path, self._inter, self._intra = (
+            Path(fspath(model_path)),
+            inter_threads,
+            intra_threads,
+        )
         self._wanted = _type_of(compute_type)
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -238,9 +242,8 @@ class Translator:
         options_of(options)
         pairs = ((text, None) for text in source) if target_prefix is None else None
         both = pairs or _together(source, target_prefix or ())
-        size = {"max_batch_size": max_batch_size, "batch_type": batch_type}
-        while window := list(islice(both, _AHEAD * max_batch_size)):
-            texts, prefixes = zip(*window, strict=True)
+        size: dict[str, Any] = {"max_batch_size": max_batch_size, "batch_type": batch_type}
+        for texts, prefixes in _windows(both, max_batch_size):
             yield from self.translate_batch(texts, prefixes, **size, **options)
 
     # ---- score ---------------------------------------------------------------------------------
@@ -289,10 +292,9 @@ class Translator:
         **options: Any,
     ) -> Iterator[ScoringResult]:
         """Score translations of iterables; see ``score_batch`` and ``translate_iterable``."""
-        both, size = _together(source, target), {"max_batch_size": max_batch_size}
-        while window := list(islice(both, _AHEAD * max_batch_size)):
-            texts, targets = zip(*window, strict=True)
-            yield from self.score_batch(texts, targets, batch_type=batch_type, **size, **options)
+        size: dict[str, Any] = {"max_batch_size": max_batch_size, "batch_type": batch_type}
+        for texts, targets in _windows(_together(source, target), max_batch_size):
+            yield from self.score_batch(texts, targets, **size, **options)
 
     # ---- workers -------------------------------------------------------------------------------
 
@@ -404,6 +406,19 @@ def _together(source: Iterable[Words], others: Iterable[Any]) -> Iterator[tuple[
         if end in pair:
             raise option_error("source", f"{number} texts in one iterable", "as many in both")
         yield pair
+
+
+def _windows(pairs: Iterator[tuple[Words, Any]], size: int) -> Iterator[tuple[Any, Any]]:
+    """Yield texts, and what belongs to each, of some batches at a time.
+
+    Raises:
+        UsageError: a batch is to have no text.
+    """
+    if not _is_count(size, 1):
+        raise option_error("max_batch_size", size, "a whole number from 1 up")
+    while window := list(islice(pairs, _AHEAD * size)):
+        texts, others = zip(*window, strict=True)
+        yield texts, others
 
 
 def _batches(source: Sequence[Words], size: int, kind: str) -> list[list[int]]:

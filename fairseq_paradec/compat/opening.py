@@ -58,6 +58,8 @@ def open_model(path: Path) -> Opened:
         allowed = f"a folder with {MODEL_FOLDER} or {CTRANSLATE2}"
         raise option_error("model_path", str(path), allowed)
     if opened.translator.core is None:
-        raise UsageError(f"model_path: got {str(path)!r}, which needs torch; allowed: a model that "
-                         "the core reads")
+        raise UsageError(
+            f"model_path: got {str(path)!r}, which needs torch; allowed: a model that "
+            "the core reads"
+        )
     return opened

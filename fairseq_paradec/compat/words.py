@@ -17,6 +17,8 @@ from .options import Options
 #: A text of nothing else is empty.
 _EMPTY = {BOS, EOS}
 _END = "</s>"
+#: CTranslate2's log-probability of what it repeats because a beam holds nothing else.
+_MISSING = -1e10
 
 
 @dataclass
@@ -88,7 +90,8 @@ class Worker:
         order, batch = collate(sources, full)
         prefix = _padded([self._prefix(prefixes[place], how) for place in order])
         decoder = self._decoder(how)
-        batch = replace(batch, prefix=prefix, as_ctranslate2=how.num_hypotheses)
+        ids = np.array(order)  # by which texts are drawn
+        batch = replace(batch, ids=ids, prefix=prefix, as_ctranslate2=how.num_hypotheses)
         rows = self._translator.decode(decoder, batch)
         limit = min(how.max_decoding_length, decoder.max_len - 1)
         found = [_ranked(row, limit, how) for row in rows]
@@ -108,14 +111,15 @@ class Worker:
     def _decoder(self, how: Options) -> Any:
         """Return the decoder of some options; of greedy search the fastest with its output."""
         options = how.of_decoding()
-        key = how.num_hypotheses if how.draws else 1, *options.items()
+        others = how.num_hypotheses - 1 if how.draws else 0
+        key = others, *options.items()
         if key not in self._decoders:
             if how.beam_size > 1:
                 decoding = "multiword_beam"
             else:  # there is nothing faster than int8 to draft an int8 model's outputs
                 decoding = "greedy" if how.draws or self._dtype == "int8" else "self_draft"
             options |= {"decoding": self._translator.usual(decoding), "engine_dtype": self._dtype}
-            self._decoders[key] = self._translator.generator(options, others=key[0] - 1)
+            self._decoders[key] = self._translator.generator(options, others=others)
         return self._decoders[key]
 
     def _source(self, words: Sequence[str], longest: int) -> list[int]:
@@ -134,8 +138,7 @@ class Worker:
     def _looks(
         self, decoder: Any, batch: Batch, found: Sequence[Sequence["_Found"]], how: Options
     ) -> list[list[np.ndarray | None]]:
-        """Return for each hypothesis where its tokens look in the source's words, T×S; None: nobody asks.
-        """
+        """Return for each hypothesis where its tokens look in a source, T×S; None: nobody asks."""
         asked = [
             (b, n)
             for b, hypos in enumerate(found)
@@ -257,6 +260,8 @@ def _ranked(row: Sequence[dict[str, Any]], limit: int, how: Options) -> list[_Fo
         score = float(hypo["positional_scores"].sum()) / length**how.length_penalty
         found.append(_Found(score, tokens, ended))
     found.sort(key=lambda hypo: -hypo.score)
+    missing = how.num_hypotheses - len(found)  # of a beam that was told all of its words
+    found += [found[-1]._replace(score=_MISSING / length**how.length_penalty)] * missing
     return found[: how.num_hypotheses]
 
 
