@@ -7,6 +7,7 @@ import torch
 from fairseq import utils
 from fairseq.data.data_utils import collate_tokens
 from fairseq.sequence_generator import EnsembleModelWithAlignment
+from torch import Tensor
 
 from ..config import DecodingConfig
 from ..errors import excludes, option_error
@@ -69,10 +70,23 @@ def align(
     rows = [b for b, row in enumerate(outputs) for _ in row]
     sources = sample["net_input"]["src_tokens"][rows]
     tokens = [hypo["tokens"] for hypo in hypos]
-    first = collate_tokens(tokens, pad, eos, move_eos_to_beginning=True)
-    ensemble = EnsembleModelWithAlignment([*models])
-    lengths = sources.ne(pad).sum(1)
-    attention = ensemble.forward_align(sources, lengths, first.to(sources.device)).float().cpu()
+    inputs = collate_tokens(tokens, pad, eos, move_eos_to_beginning=True).to(sources.device)
+    attention = _attention(models, sources, sources.ne(pad).sum(1), inputs).float().cpu()
     targets, sources = collate_tokens(tokens, pad, eos).cpu(), sources.cpu()
     for hypo, *parts in zip(hypos, attention, sources, targets, strict=True):
         hypo["alignment"] = KINDS[kind](*parts, pad, eos)
+
+
+def _attention(models: Sequence[Any], sources: Tensor, lengths: Tensor, inputs: Tensor) -> Tensor:
+    """Return the attention that fairseq's search aligns by, N×T×S.
+
+    It is that of the heads that a model aligns by only where this model attends to all of an output
+    (``--full-context-alignment``).
+    """
+    if any(getattr(model, "full_context_alignment", False) for model in models):
+        return EnsembleModelWithAlignment([*models]).forward_align(sources, lengths, inputs)
+    each = []
+    for model in models:
+        encoded = model.encoder(sources, src_lengths=lengths)
+        each.append(model.decoder(inputs, encoder_out=encoded)[1]["attn"][0])
+    return torch.stack(each).mean(0)
