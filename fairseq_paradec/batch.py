@@ -51,6 +51,9 @@ class Batch:
             empty one: there is none. Empty: there is none for any.
         prefix: tokens that the outputs begin with, B×P, padded at the end; None: any.
         start: the decoder's first input; None: ``</s>``.
+        as_ctranslate2: how many hypotheses are asked for by the rules of CTranslate2, whose
+            log-probabilities are of the tokens that limits allow, and whose beams keep all that a
+            step ends; 0: the rules are fairseq's.
         constraints: fairseq's, B×C, which its own search alone takes; None: there are none.
         hooks: what is called while the batch is decoded.
         pad: the padding symbol; it has this number in all of fairseq's dictionaries.
@@ -61,6 +64,7 @@ class Batch:
     drafts: Sequence[Sequence[int]] = ()
     prefix: Numbers | None = None
     start: int | None = None
+    as_ctranslate2: int = 0
     constraints: Any = None
     hooks: Hooks = field(default_factory=Hooks)
     pad: int = 1

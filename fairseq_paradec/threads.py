@@ -1,8 +1,10 @@
 """How many threads of the CPU a thread of Python computes with."""
 
+import contextlib
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 #: Where Linux says which of the CPUs are threads of one core.
@@ -23,6 +25,20 @@ def set_threads(count: int) -> None:
     _SET.count = _Set.count = count
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(count)
+
+
+@contextlib.contextmanager
+def computing_on(count: int) -> Iterator[None]:
+    """Let this thread of Python compute with so many threads meanwhile; 0: with as many as before.
+
+    Where torch is loaded its own number is what counts, and is left as it is.
+    """
+    before = _SET.count
+    _SET.count = count or before
+    try:
+        yield
+    finally:
+        _SET.count = before
 
 
 def num_threads() -> int:

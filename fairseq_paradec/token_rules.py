@@ -79,6 +79,8 @@ class TokenRules:
             ``tokens_to_suppress``), in ascending order.
         ngram: n-grams of so many tokens are not written twice (fairseq's ``no_repeat_ngram_size``);
             a forced token may. 0: they may all.
+        as_ctranslate2: how many hypotheses are asked for by CTranslate2's rules, where
+            log-probabilities are of the allowed tokens; 0: by fairseq's, where they are of all.
         sampling: draws each token by its position's random number, of the row's ``lots``; None: the
             best one is taken.
     """
@@ -93,6 +95,7 @@ class TokenRules:
     forced_len: int
     suppressed: tuple[int, ...] = ()
     ngram: int = 0
+    as_ctranslate2: int = 0
     sampling: Sampling | None = None
 
     def at(
@@ -200,13 +203,13 @@ class Positions(NamedTuple):
             self._forbid_repeats(log_probs, last, forced)
         tokens = rules.suppressed_tokens
         tokens = tokens[tokens < size]  # it may be over a shortlist
-        if len(tokens) == 0:
-            return
         if free is None:
             log_probs[:, :, tokens] = -math.inf
         else:
             rows, columns = (~free).nonzero()
             log_probs[rows[:, None], columns[:, None], tokens] = -math.inf
+        if rules.as_ctranslate2:
+            log_probs -= _log_sums(log_probs)
 
     def _forbid_repeats(
         self, log_probs: Any, last: np.ndarray | None, forced: np.ndarray | None
@@ -240,6 +243,13 @@ class Positions(NamedTuple):
         table = np.array([(row.prefix[: row.limit] + filler)[:width] for row in self.rows])
         forced = np.take_along_axis(table, positions.clip(max=width - 1), axis=1)
         return np.where(positions >= width, pad, forced)
+
+
+def _log_sums(log_probs: Any) -> Any:
+    """Return the log of the sum of probabilities, of an array or a tensor: B×R×V -> B×R×1."""
+    if isinstance(log_probs, np.ndarray):
+        return np.logaddexp.reduce(log_probs, axis=2, keepdims=True)
+    return log_probs.logsumexp(2, keepdim=True)
 
 
 def _leave_only(log_probs: Any, where: tuple[np.ndarray, ...], tokens: Any) -> None:

@@ -11,6 +11,7 @@ from ..engine.chunk import ChunkScorer
 from ..engine.masks import Mask
 from ..engine.native.beam import Searched, Searching
 from ..engine.scorers import Scorer
+from ..errors import option_error
 from ..row import Row
 from ..token_rules import Best, TokenRules
 from .beam_output import Results, Written
@@ -79,6 +80,7 @@ class BeamSearch:
         self.scorer.encode(source)
         if self._at_once:
             return self._search(rows, rules)
+        refuse_other_rules(rules)
         finished: list[list[Written]] = [[] for _ in rows]
         passes = [0] * len(rows)
         live = list(rows)  # S sentences
@@ -144,8 +146,10 @@ class BeamSearch:
         assert isinstance(self.scorer, ChunkScorer)
         order = self.results.order
         starts = order.start(self.bos, rules.start)
-        divisor = self.results.divisor
-        how = Searching(starts, self.beam_size, self.count, divisor, order.double_token)
+        divisor, early = self.results.divisor, None
+        if rules.as_ctranslate2:
+            early = rules.as_ctranslate2 if self.results.len_penalty == 0 else 0
+        how = Searching(starts, self.beam_size, self.count, divisor, early, order.double_token)
         searched = self.scorer.search(rules.at(rows), how)
         return list(map(hypotheses_of, searched)), [sentence.passes for sentence in searched]
 
@@ -173,6 +177,17 @@ class BeamSearch:
                 others[..., 1] = np.where(first == words, values[1], values[0])
             steps.append(Step(words, scores, others, totals, parents, np.arange(len(words))))
         return steps
+
+
+def refuse_other_rules(rules: TokenRules) -> None:
+    """Refuse CTranslate2's rules where a beam knows fairseq's alone.
+
+    Raises:
+        UsageError: they are asked for.
+    """
+    if rules.as_ctranslate2:
+        allowed = "0, or --decoding multiword_beam by native passes, without a trace"
+        raise option_error("Batch: as_ctranslate2", rules.as_ctranslate2, allowed)
 
 
 def hypotheses_of(searched: Searched) -> list[Written]:

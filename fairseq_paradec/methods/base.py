@@ -241,6 +241,32 @@ class Decoder(abc.ABC):
                 return self._decode_alone(batch, streams)
             return self._draw(batch, streams)
 
+    def attention(
+        self, source: Numbers, outputs: Sequence[Sequence[int]], layer: int, heads: int
+    ) -> list[np.ndarray]:
+        """Return where the tokens of outputs look in their sources, by one native pass.
+
+        Args:
+            source: the sentences' tokens, B×S, padded.
+            outputs: T tokens of each.
+            layer: the decoder's layer, from 0 up.
+            heads: the mean of so many of its first heads.
+
+        Returns:
+            Of each sentence T×S, S without padding: the weights when each token was predicted.
+        """
+        scorer = self.scorer
+        assert isinstance(scorer, ChunkScorer) and scorer.native
+        tokens = np.full((len(outputs), max(map(len, outputs))), self.eos, np.int64)
+        for row, output in zip(tokens, outputs, strict=True):
+            row[1 : len(output)] = output[:-1]
+        with computing(), self._turns:
+            scorer.encode(source)
+            looks = scorer.passes.attention(scorer.cache, tokens, layer, heads)
+        lengths = (source != self.pad).sum(1).tolist()
+        each = zip(looks, outputs, lengths, strict=True)
+        return [look[: len(output), :length] for look, output, length in each]
+
     def _draw(
         self, batch: Batch, streams: Iterator[np.random.Generator | None]
     ) -> list[list[dict[str, Any]]]:
@@ -381,6 +407,7 @@ class Decoder(abc.ABC):
             forced_len=0 if batch.prefix is None else batch.prefix.shape[1],
             suppressed=self.suppressed,
             ngram=self.config.no_repeat_ngram_size,
+            as_ctranslate2=batch.as_ctranslate2,
             sampling=self.sampling,
         )
 

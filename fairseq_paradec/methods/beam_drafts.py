@@ -13,7 +13,7 @@ import numpy as np
 
 from ..batch import Numbers
 from ..config import DecodingConfig
-from ..decoding.beam import Extension, hypotheses_of
+from ..decoding.beam import Extension, hypotheses_of, refuse_other_rules
 from ..decoding.beam_drafts import DraftedBeamSearch, Reader, Round
 from ..decoding.beam_output import Results, Written
 from ..decoding.depth import Costs, Depths
@@ -63,6 +63,7 @@ class BeamAssistedDecoder(AssistedDecoder):
         self, source: Numbers, rows: Sequence[Row], rules: TokenRules, prepared: Any
     ) -> list[list[dict[str, Any]]]:
         """Encode and search."""
+        refuse_other_rules(rules)
         depth = self._encode_for(source, rows, rules)
         order, config = TargetOrder(), self.config
         results = Results(

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from ..methods.build import build_decoder
 from ..methods.configure import cannot_honour, configure
 from ..model_facts import dictionaries_of
 from ..registry import METHODS, own_decoding
+from .alignment import align, kind_of
 from .tasks.drafters import Drafters
 from .tasks.flags import ParallelTranslationConfig
 
@@ -104,6 +106,8 @@ class CoreGenerator(SequenceGenerator):
             if option in kwargs and name in fairseqs:
                 raise excludes(option, kwargs[option], f"{name}, fairseq's word for it")
         config = self._configure(models, _options_of(fairseqs) | kwargs)
+        alignment = kind_of(config, models)
+        config = replace(config, print_alignment=None, replace_unk=None)
         _refuse(config, tgt_dict, **fairseqs)
         suppressed = fairseqs.get("tokens_to_suppress", ())
         sources = dictionaries_of(models[0])[1]
@@ -113,7 +117,7 @@ class CoreGenerator(SequenceGenerator):
         fairseqs |= {name: getattr(config, option) for option, name in FAIRSEQS.items()}
         fairseqs |= {"beam_size": decoder.beam_size, "normalize_scores": not config.unnormalized}
         super().__init__(models, tgt_dict, **fairseqs)
-        self._recipe, self._decoder = recipe, decoder
+        self._recipe, self._decoder, self._alignment = recipe, decoder, alignment
 
     @classmethod
     def usual(cls, models: Sequence[Any], beam: int) -> str:
@@ -172,8 +176,11 @@ class CoreGenerator(SequenceGenerator):
         """Decode a batch; what ``generate`` and ``forward`` call."""
         batch = batch_of(sample, prefix_tokens, constraints, bos_token, self.pad)
         device = sample["net_input"]["src_tokens"].device
-        outputs = self.decoder.decode(batch)
-        return [[tensors_of(hypo, device) for hypo in hypos] for hypos in outputs]
+        found = self.decoder.decode(batch)
+        outputs = [[tensors_of(hypo, device) for hypo in hypos] for hypos in found]
+        if self._alignment is not None:
+            align(self.model.models, sample, outputs, self._alignment, self._recipe.context.words)
+        return outputs
 
 
 class JacobiGenerator(CoreGenerator):

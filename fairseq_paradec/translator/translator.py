@@ -95,6 +95,11 @@ class Translator:
         return self._core
 
     @property
+    def longest(self) -> int:
+        """How many tokens a source may have, with ``</s>``."""
+        return self._longest
+
+    @property
     def _known(self) -> list[Any]:
         """The model, as far as it is loaded."""
         return self.models if self._core is None else [self._core.model]

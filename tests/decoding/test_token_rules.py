@@ -4,6 +4,7 @@ import argparse
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from reference.greedy import rules_for, stock_greedy
@@ -84,6 +85,17 @@ def test_suppressed_tokens_by_position():
         log_probs = torch.zeros(1, 2, size)
         rules().at([row], [1]).restrict(log_probs)
         assert forbidden(log_probs) == [want, want]
+
+
+def test_as_ctranslate2_probabilities_are_of_what_is_allowed():
+    """By hand, of an array and a tensor: nine, eight or one of ten tokens that are as likely."""
+    row = Row(0, [4, 2], limit=2, prefix=[6])
+    given = rules(suppressed=(), min_len=2, forced_len=1, as_ctranslate2=1)
+    for log_probs in (torch.zeros(1, 3, 10), np.zeros((1, 3, 10))):
+        given.at([row], [0]).restrict(log_probs)
+        probs = np.exp(np.asarray(log_probs))[0]
+        np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
+        np.testing.assert_allclose(probs.max(1), [1, 1 / 8, 1], atol=1e-6)
 
 
 @pytest.mark.parametrize(("prefix", "early"), [(0, [0, 1, 2]), (2, [2])])

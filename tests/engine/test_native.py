@@ -228,7 +228,7 @@ def test_random_chunks_of_many_tokens() -> None:
         for scorer in scorers:
             scorer.encode(sample["net_input"]["src_tokens"].numpy())
         wanted = drawn.choice([5, 40, 300 if rows < 3 else 60])
-        rules = TokenRules(1, 3, 2, 2, 3, 0.5, 1.1, 0, (5, 6))
+        rules = TokenRules(1, 3, 2, 2, 3, 0.5, 1.1, 0, (5, 6), as_ctranslate2=turn % 2)
         written = [0] * rows
         while min(written) < wanted:
             width = drawn.choice([1, 2, 9, 10, 11, 64])

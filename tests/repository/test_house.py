@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plugin": {*SEARCH, "text"},
     "translator": {*SEARCH, "text", "plugin"},
     "serve": {"translator"},
+    "compat": {"translator", "model"},
     "cli": {*CORE, "serve"},
     "images": CORE,
     "images/commands": {*CORE, "images", "lab"},
@@ -64,6 +65,7 @@ KNOWS_FAIRSEQ = {
     "methods": set[str](),
     "translator": set[str](),
     "serve": set[str](),
+    "compat": set[str](),
     "cli": set[str](),
 }
 #: What is no room: registration with fairseq, names of earlier versions, ``python -m``.

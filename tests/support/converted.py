@@ -81,6 +81,11 @@ def save(spec: Any, folder: Path, quantization: str | None = None) -> Path:
     return folder
 
 
+def open_model_of(folder: Path) -> Path:
+    """A folder of a random model whose sources have no end."""
+    return save(open_nmt(*prenorm()), folder)
+
+
 def write_bin(
     file: Path,
     variables: Mapping[str, Any],

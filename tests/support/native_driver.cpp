@@ -119,6 +119,13 @@ int main(int words_given, char**) {
             if (turn % 4 == 2) chunk.bases = bases.data(), chunk.depths = depths.data(), chunk.sees = sees.data(), chunk.tree = slots;
             const Store* source = turn % 3 ? &source_store : nullptr;
             if (paradec_pass(stack, &chunk, &own_store, source, states.data(), threads) != 0) return 1;
+            std::vector<float> looks((size_t)count * source_slots, 0.0f);
+            const int layer = between(0, layers - 1), some = between(1, heads);
+            if (paradec_attention(stack, &chunk, &own_store, &source_store, layer, some, looks.data(), threads) != 0) return 1;
+            if (turn % 2 == 0) {
+                const float sum = std::accumulate(looks.begin(), looks.end(), 0.0f);
+                if (std::abs(sum / count - 1) > 1e-3) return 1;
+            }
             const auto weight = numbers((size_t)words * dim);
             Linear* map = paradec_map_new(weight.data(), nullptr, words, dim, form);
             std::vector<float> scores((size_t)count * words);
@@ -126,7 +133,7 @@ int main(int words_given, char**) {
             for (float one : scores) total += std::isfinite(one);
             if (total < 1) return 1;
             const int64_t suppressed[2] = {4, words + 2};
-            Rules rules{1, 3, 2, 0.5f, 1.1f, suppressed, turn % 2 * 2, turn % 4};
+            Rules rules{1, 3, 2, 0.5f, 1.1f, suppressed, turn % 2 * 2, turn % 4, turn % 5 == 1};
             std::vector<Before> before;
             for (int i = 0; i < count; ++i) before.push_back({tokens.data(), drafted.data(), between(0, count), between(0, count)});
             Choices choices{};
@@ -150,15 +157,19 @@ int main(int words_given, char**) {
             if (paradec_write(stack, map, &rules, &writing, &first, &own_store, source, threads) != 0) return 1;
             for (int b = 0; b < rows; ++b) if (written[b] > wanted[b] || (wanted[b] > 0) != (written[b] > 0)) return 1;
             const int width_of_beam = between(1, 4), at_once = between(1, 4), longest = at_once * between(2, 20);
-            std::vector<int32_t> limits_of(rows), passes(rows), found_of(rows), lengths_of(rows * width_of_beam);
+            const bool all_ends = at_once == 1 && turn % 2 == 1;  // steps as CTranslate2's
+            const int room = all_ends ? 2 * width_of_beam : width_of_beam, early = all_ends ? turn % 3 : 0;
+            std::vector<int32_t> limits_of(rows), passes(rows), found_of(rows), lengths_of(rows * room);
             std::vector<float> totals_of(lengths_of.size()), scores_of(lengths_of.size() * longest);
             std::vector<int64_t> words_of(scores_of.size());
             std::vector<uint8_t> ends_late((size_t)rows * longest, longest > 20 ? NO_END : 0);
             for (int32_t& one : limits_of) one = between(1, longest - 1);
             const std::vector<int64_t> begins(at_once, 2);
+            std::vector<int64_t> begun((size_t)rows * longest, 1);
+            for (int b = 0; b < rows; ++b) begun[(size_t)b * longest] = between(2, words - 1);
             const std::vector<double> divided(longest + 1, 2.5);
-            Search wide{rows, width_of_beam, std::min(width_of_beam + 1, words), at_once, at_once == 2 && turn % 3, begins.data(), turn % 2 ? divided.data() : nullptr,
-                        limits_of.data(), longest, ends_late.data(), nullptr,
+            Search wide{rows, width_of_beam, room, std::min(early, width_of_beam), std::min(width_of_beam + 1, words), at_once, at_once == 2 && turn % 3, begins.data(), turn % 2 ? divided.data() : nullptr,
+                        limits_of.data(), longest, ends_late.data(), all_ends ? begun.data() : nullptr,
                         passes.data(), found_of.data(), lengths_of.data(), totals_of.data(), words_of.data(), scores_of.data()};
             if (at_once > 1) rules.ngram = 0;  // a step has one word
             if (turn % 5) {
@@ -173,7 +184,7 @@ int main(int words_given, char**) {
                 while (status == TIME_IS_UP) status = paradec_search_run(search, turn % 3 * 50, threads);
                 paradec_search_free(search);
                 if (status != ALL_ENDED) return 1;
-                for (int32_t one : found_of) if (one < 0 || one > width_of_beam) return 1;
+                for (int32_t one : found_of) if (one < 0 || one > room) return 1;
                 for (int b = 0; b < rows; ++b) if (passes[b] < 1 || passes[b] > limits_of[b] + 1) return 1;
             }
             // Rows that are drafted by nothing, by the model itself, by guesses, by heads, or by an earlier output.

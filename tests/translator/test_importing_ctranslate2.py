@@ -28,7 +28,7 @@ from support.commands import Spoil, alone, lose, put
 from support.converted import (
     Judge,
     argos_folder,
-    open_nmt,
+    open_model_of,
     prenorm,
     random_spec,
     save,
@@ -167,7 +167,7 @@ def test_random_models_of_fairseq(variant: str, options: dict[str, Any], tmp_pat
 @functools.cache
 def open_model(folder: Path) -> tuple[Path, Any]:
     """Such a model's folder, and what is imported of it."""
-    there = save(open_nmt(*prenorm()), folder / "there")
+    there = open_model_of(folder / "there")
     return there, imported(there, folder / "out", *SPACE)
 
 

@@ -10,6 +10,7 @@ struct Rules {
     const int64_t* suppressed;
     int num_suppressed;
     int ngram;
+    int renormalised;  // whether log-probabilities are of the allowed tokens; else of all
     bool read_texts() const { return ngram > 0; }
 };
 
@@ -117,7 +118,8 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
     if (rules.temperature != 1) {
         for (int v = 0; v < width; v += LANES) store(y + v, load(y + v) / rules.temperature);
     }
-    const float offset = to.normalised ? log_sum(y, width) : nan_among(y, width);
+    const auto offset_of = [&] { return to.normalised ? log_sum(y, width) : nan_among(y, width); };
+    float offset = rules.renormalised ? 0 : offset_of();
     const auto forbid = [&](int64_t token) {
         if (token < count) y[token] = -INFINITY;
     };
@@ -137,6 +139,7 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
     if (!(limits & NOT_SUPPRESSED)) {
         for (int s = 0; s < rules.num_suppressed; ++s) forbid(rules.suppressed[s]);
     }
+    if (rules.renormalised) offset = offset_of();
     if (to.drafted != nullptr) {
         const int64_t token = to.drafted[i];
         const float score = token < count ? y[token] : -INFINITY;

@@ -50,7 +50,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 10;
+constexpr int32_t VERSION = 11;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -72,6 +72,7 @@ std::string layout() {
            AT(Store, slots) + AT(Store, lengths) +
            SIZE(Rules) + AT(Rules, pad) + AT(Rules, unknown) + AT(Rules, end) + AT(Rules, unknown_penalty) +
            AT(Rules, temperature) + AT(Rules, suppressed) + AT(Rules, num_suppressed) + AT(Rules, ngram) +
+           AT(Rules, renormalised) +
            SIZE(Before) + AT(Before, text) + AT(Before, more) + AT(Before, length) + AT(Before, more_length) +
            SIZE(Writing) + AT(Writing, counts) + AT(Writing, most) + AT(Writing, least) +
            AT(Writing, normalised) + AT(Writing, limits) + AT(Writing, forced) + AT(Writing, before) +
@@ -84,7 +85,8 @@ std::string layout() {
            AT(Step, token_scores) + AT(Step, end_scores) + AT(Step, pairs) +
            SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
            AT(Extended, word_scores) +
-           SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, candidates) +
+           SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, room) + AT(Search, early) +
+           AT(Search, candidates) +
            AT(Search, words_a_step) + AT(Search, pairs) + AT(Search, starts) + AT(Search, divisors) +
            AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
            AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores) +
@@ -228,6 +230,15 @@ API int paradec_map(const Linear* map, const float* x, int stride, int rows, flo
 API int paradec_pass(const Stack* stack, const Chunk* chunk, const Store* own, const Store* source,
                      float* states, int threads) try {
     return pass(*stack, *chunk, *own, source, states, working(threads)) ? 0 : 2;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
+// Where a chunk's tokens look in the source: the mean of the first heads of a layer; weights: rows x width x
+// slots of the source, zeros. Later layers are not run. Returns 2 as paradec_pass does.
+API int paradec_attention(const Stack* stack, const Chunk* chunk, const Store* own, const Store* source, int layer,
+                          int heads, float* weights, int threads) try {
+    return attend_source(*stack, *chunk, *own, *source, {layer, heads, weights}, working(threads)) ? 0 : 2;
 } catch (const std::bad_alloc&) {
     return 1;
 }

@@ -9,7 +9,11 @@
 
 // What is searched, and what is found; tables of positions have `most` of them, more than any limit.
 struct Search {
-    int sentences, beam, candidates;  // candidates: words that a hypothesis may go on with
+    int sentences, beam;
+    int room;                         // of a sentence's hypotheses: `beam`, as many as fairseq's search keeps; or
+                                      // more, where all that a step ends are kept, as by CTranslate2's
+    int early;                        // then a sentence ends with its best hypothesis and so many; 0: with `beam`
+    int candidates;                   // words that a hypothesis may go on with
     int words_a_step;                 // z
     int pairs;                        // whether a step's words are a pair
     const int64_t* starts;            // z, the decoder's first inputs
@@ -19,11 +23,13 @@ struct Search {
     const uint8_t* bits;              // sentences x most, the limits of each position; null: none
     const int64_t* forced;            // the only word allowed; null: none
     int32_t* passes;                  // of each sentence
-    int32_t* counts;                  // hypotheses found of each sentence, at most `beam`
-    int32_t* lengths;                 // sentences x beam, with </s>
-    float* totals;                    // sentences x beam
-    int64_t* words;                   // sentences x beam x most
+    int32_t* counts;                  // hypotheses found of each sentence, at most `room`
+    int32_t* lengths;                 // sentences x room, with </s>
+    float* totals;                    // sentences x room
+    int64_t* words;                   // sentences x room x most
     float* scores;                    // of the words
+
+    bool whole_steps() const { return room > beam; }
 };
 
 // A sentence's live hypotheses, all of the same length, and what its slots hold.
@@ -33,6 +39,8 @@ struct Tree {
     std::vector<float> totals;
     std::vector<int64_t> words;               // of each slot
     std::vector<float> scores;                // of the slots' words
+    int may_end = 0;                          // in the next step, so many at most
+    bool best_ended = false;                  // whether the best of a step has
 
     // Let hypotheses go on behind those before, each by z words; false: there are too few slots.
     bool grow(const int64_t* parents, const int64_t* next, const float* next_scores, int count, int z) {
@@ -58,7 +66,8 @@ struct Tree {
     }
 };
 
-// Keep the texts of hypotheses that end behind those of a tree, the best first.
+// Keep the texts of hypotheses that end behind those of a tree, the best first, as many as may end. Where there is
+// no room the worst one goes.
 inline void finish(const Search& to, const Tree& tree, const Extended& ended, size_t first, int count, int64_t end) {
     const int s = tree.sentence, z = to.words_a_step;
     std::vector<std::pair<double, size_t>> ranked;  // by the score that hypotheses are compared by
@@ -69,9 +78,16 @@ inline void finish(const Search& to, const Tree& tree, const Extended& ended, si
         ranked.emplace_back(to.divisors == nullptr ? ended.scores[e] : ended.scores[e] / to.divisors[length], e);
     }
     std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    if ((int)ranked.size() > tree.may_end) ranked.resize(tree.may_end);
     for (const auto& [rank, e] : ranked) {
-        if (to.counts[s] == to.beam) return;
-        const size_t at = (size_t)s * to.beam + to.counts[s]++;
+        const size_t all = (size_t)s * to.room;
+        size_t at = all + to.counts[s];
+        if (to.counts[s] < to.room) {
+            ++to.counts[s];
+        } else {
+            at = std::min_element(to.totals + all, to.totals + at) - to.totals;
+            if (to.totals[at] >= ended.scores[e]) return;
+        }
         const std::vector<int32_t>& path = tree.paths[ended.parents[e]];
         int length = 0;
         const auto write = [&](int64_t word, float score) {
@@ -148,7 +164,7 @@ class BeamSearch : public Resumable {
         std::swap(keys, work.keys), std::swap(values, work.values);
         own = make(slots);
         for (int s = 0; s < to.sentences; ++s) {
-            live[s].sentence = s;
+            live[s].sentence = s, live[s].may_end = to.beam;
             live[s].paths.resize(1);
             live[s].totals = {0};
             live[s].words.resize(slots), live[s].scores.resize(slots);
@@ -240,9 +256,13 @@ class BeamSearch : public Resumable {
             Tree& tree = live[s];
             const size_t first = (size_t)s * kept;
             ++to.passes[tree.sentence];
+            if (to.whole_steps() && is_first_free(tree.sentence)) {
+                forbid_early_ends(ended.scores + (size_t)s * ends_of, ends_of, alive.scores + first, kept);
+            }
             finish(to, tree, ended, (size_t)s * ends_of, ends_of, rules.end);
             const bool lives = std::any_of(alive.scores + first, alive.scores + first + kept, [](float v) { return std::isfinite(v); });
-            if (to.counts[tree.sentence] == B || (step + 1) * z > to.limits[tree.sentence] || !lives) continue;
+            if (has_enough(tree, ended.scores + (size_t)s * ends_of, ends_of, alive.scores[first])) continue;
+            if ((step + 1) * z > to.limits[tree.sentence] || !lives) continue;
             while (!tree.grow(alive.parents + first, alive.words + first * z, alive.word_scores + first * z, kept, z)) {
                 if (slots == (int)tree.words.size()) add_slots();
                 tree.words.resize(slots), tree.scores.resize(slots);
@@ -253,6 +273,38 @@ class BeamSearch : public Resumable {
         }
         live.resize(stay);
         ++step;
+    }
+
+    // Whether a step is the first one whose word a batch's prefixes leave open.
+    bool is_first_free(int sentence) const {
+        if (to.forced == nullptr) return false;
+        const int64_t* forced = to.forced + (size_t)sentence * to.most + step;
+        return forced[0] == rules.pad && (step == 0 || forced[-1] != rules.pad);
+    }
+
+    // There CTranslate2 lets the best candidate end, but none behind it, each of which leaves its place empty.
+    static void forbid_early_ends(float* ended, int count, float* alive, int kept) {
+        float* best = std::max_element(ended, ended + count);
+        for (float* one = ended; one < ended + count; ++one) {
+            if (!std::isfinite(*one) || (one == best && *one >= alive[0])) continue;
+            *one = -INFINITY;
+            if (kept > 0) alive[--kept] = -INFINITY;
+        }
+    }
+
+    // Whether a sentence needs no more hypotheses after a step; says how many may end in the next one.
+    bool has_enough(Tree& tree, const float* ended, int count, float alive) const {
+        const int found = to.counts[tree.sentence];
+        if (!to.whole_steps()) {
+            tree.may_end = to.beam - found;
+            return found == to.beam;
+        }
+        tree.best_ended = tree.best_ended || *std::max_element(ended, ended + count) >= alive;
+        if (step + 1 == to.limits[tree.sentence]) {  // those that go on end, but for </s>, with this step
+            tree.may_end -= (int)std::count_if(ended, ended + count, [](float v) { return std::isfinite(v); });
+            return tree.may_end <= 0;
+        }
+        return to.early > 0 ? tree.best_ended && found >= to.early : found >= to.beam;
     }
 
     void add_slots() {

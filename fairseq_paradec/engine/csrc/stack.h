@@ -1,6 +1,7 @@
 // A Transformer's encoder or decoder over a chunk of tokens of every row, with a cache.
 #pragma once
 
+#include <numeric>
 #include <utility>
 
 #include "layers.h"
@@ -154,8 +155,35 @@ inline void put(const Stack& stack, const Store& store, int layer, int row, int 
     }
 }
 
-// Run the layers over the tokens of a workspace; states: N x padded(dim), in and out.
-inline void run(const Stack& stack, const Store& own, const Store* source, float* x, Workspace& work) {
+// Where tokens look in the source: the mean of a layer's first heads.
+struct Attention {
+    int layer, heads;
+    float* weights;  // of the chunk's tokens x slots of the source
+};
+
+// Write the weights of a layer's heads; query: as for `attend_all`.
+inline void watch(const Stack& stack, const Store& source, const float* query, int stride, const Attention& to, Workspace& work) {
+    const int size = stack.head_size;
+    float* scores = grown(work.scores, padded(source.slots) + LANES + size);
+    float* unread = scores + padded(source.slots) + LANES;
+    for (size_t i = 0; i < work.tokens.size(); ++i) {
+        const Token& token = work.tokens[i];
+        const int count = source.lengths[token.source_row];
+        float* weights = to.weights + token.at * source.slots;
+        for (int head = 0; head < to.heads; ++head) {
+            const size_t at = source.at(to.layer, token.source_row, head, stack);
+            attend(query + i * stride + head * size, source.keys + at, source.values + at, size, stack.scale,
+                   Seen{count}, scores, unread);
+            const float total = std::accumulate(scores, scores + count, 0.0f) * to.heads;
+            for (int t = 0; t < count; ++t) weights[t] += scores[t] / total;
+        }
+    }
+}
+
+// Run the layers over the tokens of a workspace; states: N x padded(dim), in and out. With `attention` no
+// further than to its layer's weights.
+inline void run(const Stack& stack, const Store& own, const Store* source, float* x, Workspace& work,
+                const Attention* attention = nullptr) {
     const int rows = (int)work.tokens.size(), dim = stack.dim, stride = padded(dim), size = stack.head_size;
     const int all = stack.heads * size;
     float* normed = grown(work.normed, (size_t)rows * stride);
@@ -186,6 +214,9 @@ inline void run(const Stack& stack, const Store& own, const Store* source, float
         if (source != nullptr) {
             wide = grown(work.wide, (size_t)rows * all);
             multiply(layer.cross_query, before(layer, layer.cross_norm), stride, rows, {wide, all}, work);
+            if (attention != nullptr && attention->layer == (int)index) {
+                return watch(stack, *source, wide, all, *attention, work);
+            }
             attend_all(stack, *source, (int)index, wide, all, mixed, work, [&](const Token& t) {
                 return std::pair(t.source_row, Seen{source->lengths[t.source_row]});
             });
@@ -254,6 +285,16 @@ inline bool pass(const Stack& stack, const Chunk& chunk, const Store& own, const
         std::memset(states, 0, all * stride * sizeof(float));
         for (size_t i = 0; i < count; ++i) std::memcpy(states + work.tokens[i].at * stride, x + i * stride, stride * sizeof(float));
     }
+    return true;
+}
+
+// Find where a chunk's tokens look in the source; weights: zeros. False: see `list`.
+inline bool attend_source(const Stack& stack, const Chunk& chunk, const Store& own, const Store& source,
+                          const Attention& to, Workspace& work) {
+    if (!list(stack, chunk, own, work)) return false;
+    float* x = grown(work.states, work.tokens.size() * padded(stack.dim));
+    embed(stack, work.tokens, x);
+    run(stack, own, &source, x, work, &to);
     return true;
 }
 

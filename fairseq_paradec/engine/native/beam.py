@@ -37,6 +37,9 @@ class Searching(NamedTuple):
     # hypotheses that a step ends are compared by their scores, each divided by what this gives for
     # its length with ``</s>``; None: as they are
     divisor: Callable[[int], float] | None = None
+    # CTranslate2's rules: all hypotheses that a step ends are kept; and a sentence ends with its
+    # best one and so many, 0: with ``beam``. None: fairseq's rules
+    early: int | None = None
     pairs: bool = False  # a step's two words are a pair, which imamura2020's search extends by
 
 
@@ -63,13 +66,16 @@ class _Tables:
         where = at.limits(most)
         self._bits, self._forced = bits_of(where), forced_of(where)
         self.passes, self.counts = np.empty((2, sentences), np.int32)
-        self.lengths = np.empty((sentences, beam), np.int32)
-        self.totals = np.empty((sentences, beam), np.float32)
-        self.words = np.empty((sentences, beam, most), np.int64)
-        self.scores = np.empty((sentences, beam, most), np.float32)
+        room = beam if how.early is None else 2 * beam
+        self.lengths = np.empty((sentences, room), np.int32)
+        self.totals = np.empty((sentences, room), np.float32)
+        self.words = np.empty((sentences, room, most), np.int64)
+        self.scores = np.empty((sentences, room, most), np.float32)
         self.search = Search(
             sentences=sentences,
             beam=beam,
+            room=room,
+            early=how.early or 0,
             candidates=how.candidates,
             words_a_step=z,
             pairs=how.pairs,

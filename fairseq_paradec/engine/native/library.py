@@ -73,6 +73,7 @@ class Rules(ctypes.Structure):
         ("suppressed", c_void_p),
         ("num_suppressed", c_int),
         ("ngram", c_int),
+        ("renormalised", c_int),
     ]
 
 
@@ -157,6 +158,8 @@ class Search(ctypes.Structure):
     _fields_ = [
         ("sentences", c_int),
         ("beam", c_int),
+        ("room", c_int),
+        ("early", c_int),
         ("candidates", c_int),
         ("words_a_step", c_int),
         ("pairs", c_int),
@@ -280,7 +283,7 @@ STRUCTURES = (
     *(Chunk, Store, Rules, Before, Writing, Choices, Step, Extended, Search, Searcher, Drafting),
     *(Drafted, Heads, Entry, Written, Reader, Until),
 )
-VERSION = 10
+VERSION = 11
 
 #: A call returns after so many milliseconds, so that Ctrl-C is noticed.
 AT_MOST = 50
@@ -348,6 +351,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_map_free": (None, [c_void_p]),
     "paradec_map": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_int, c_int]),
     "paradec_pass": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int]),
+    "paradec_attention": (c_int, [c_void_p] * 4 + [c_int, c_int, c_void_p, c_int]),
     "paradec_source": (
         c_int,
         [c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_int],

@@ -53,6 +53,47 @@ def native_pass(
     return _run(stack, chunk, cache.store, cache.source_store)
 
 
+def native_attention(
+    weights: NativeWeights, cache: NativeCache, tokens: np.ndarray, layer: int, heads: int
+) -> np.ndarray:
+    """Return where tokens look in the source, B×K×S: the mean of a layer's first heads.
+
+    S has each row's source without padding, then zeros. Nothing is cached.
+
+    Args:
+        weights: of the decoder.
+        cache: it has the source.
+        tokens: the decoder's first input and what follows it, B×K.
+        layer: its number, from 0 up.
+        heads: how many.
+    """
+    batch, width = tokens.shape
+    cache.keep([0] * batch)
+    cache.make_room(width)
+    tokens = np.ascontiguousarray(tokens, np.int64)
+    own, source = array_of(cache.rows), array_of(cache.source_rows)
+    chunk = Chunk(
+        rows=batch,
+        width=width,
+        tokens=address_of(tokens),
+        own_rows=addressof(own),
+        source_rows=addressof(source),
+    )
+    looks = np.zeros((batch, width, cache.source[0].shape[3]), np.float32)
+    status = library().paradec_attention(
+        weights.stack.address,
+        ctypes.byref(chunk),
+        ctypes.byref(cache.store),
+        ctypes.byref(cache.source_store),
+        layer,
+        heads,
+        address_of(looks),
+        num_threads(),
+    )
+    check_pass(status)
+    return looks
+
+
 def native_encode(stack: NativeStack, tokens: np.ndarray, padding: np.ndarray) -> np.ndarray:
     """Run an encoder's layers: B×S tokens -> B×S×D, zero at padding.
 
@@ -251,6 +292,7 @@ def rules_of(rules: TokenRules) -> Rules:
         suppressed=address_of(rules.suppressed_tokens),
         num_suppressed=len(rules.suppressed),
         ngram=rules.ngram,
+        renormalised=rules.as_ctranslate2 > 0,
     )
 
 

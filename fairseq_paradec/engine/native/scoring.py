@@ -9,7 +9,7 @@ from ...model.model import HeadWeights, Model
 from ..masks import Mask
 from .cache import NativeCache
 from .packing import Packed, packed_heads
-from .passes import native_pass
+from .passes import native_attention, native_pass
 from .projection import NativeProjection
 from .stack import ACTIVATIONS
 
@@ -74,6 +74,12 @@ class NativePasses:
     def step(self, cache: NativeCache, tokens: np.ndarray, mask: Mask) -> np.ndarray:
         """Run the decoder over one chunk and cache it; see ChunkScorer."""
         return native_pass(self.weights, cache, np.asarray(tokens), mask)
+
+    def attention(
+        self, cache: NativeCache, tokens: np.ndarray, layer: int, heads: int
+    ) -> np.ndarray:
+        """Return where tokens look in the source; see ``native_attention``."""
+        return native_attention(self.weights, cache, tokens, layer, heads)
 
     def embed(self, tokens: np.ndarray) -> np.ndarray:
         """Return the scaled embeddings of tokens, ... -> ...×E, without positions."""

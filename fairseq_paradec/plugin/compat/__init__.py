@@ -34,6 +34,7 @@ from .printing import (
     silence_warnings,
 )
 from .repeats import forbid_repeats
+from .unknowns import take_alignments
 
 
 def apply() -> None:
@@ -58,6 +59,7 @@ def apply() -> None:
     drop_marks_in_hub()
     honour_bf16()
     forbid_repeats()
+    take_alignments()
     tell_beam_size()
     honour_shards()
     refuse_unknown_overrides()

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fairseq.sequence_generator import SequenceGeneratorWithAlignment
+
 from ...config import ALL, DecodingConfig, flag
 from ...errors import UsageError, excludes, needs, option_error
 from ...methods.base import Context, Decoder
@@ -86,6 +88,9 @@ class ChoosesMethod:
                         f"{flag(name)} needs a --decoding of this plugin, such as greedy or "
                         "multiword_beam; fairseq's own search does not record it"
                     )
+            if config.replace_unk not in (None, False) and seq_gen_cls is None:
+                seq_gen_cls = SequenceGeneratorWithAlignment
+                extra["print_alignment"] = config.print_alignment or "hard"
             return super().build_generator(  # type: ignore[misc]
                 models, args, seq_gen_cls, extra, prefix_allowed_tokens_fn
             )

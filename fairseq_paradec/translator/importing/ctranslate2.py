@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,6 +61,17 @@ class Splitting:
     tokenizer: str | None = None  # fairseq's name
 
 
+@dataclass(frozen=True)
+class Bare:
+    """A model for whoever splits texts into its words, and what CTranslate2 says beside it."""
+
+    model: Foreign
+    source_begin: bool  # whether <s> precedes sources
+    source_end: bool  # whether </s> follows them
+    alignment: tuple[int, int]  # by which layer outputs are aligned, and by how many of its heads
+    stored: str  # numpy's type of most weights
+
+
 def read(given: Path, source: str | None, target: str | None, splitting: Splitting) -> Foreign:
     """Read a model.
 
@@ -74,27 +85,15 @@ def read(given: Path, source: str | None, target: str | None, splitting: Splitti
         UsageError: a file is missing or wrong, the model is of another kind, a language is
             missing, or nothing says how text is split.
     """
-    folder = given.parent if given.name == NAME else given
-    file = folder / NAME
-    if not file.is_file():
-        raise option_error("DIR", str(folder), f"a folder with {NAME}, as CTranslate2 converts")
+    file = _file_of(given)
     pair = require_languages(source, target)
-    with known_form(file, "a Transformer as CTranslate2 converts it, undamaged"):
-        content = ModelBin(file)
-        if content.spec != "TransformerSpec":
-            raise option_error(f"{file}: specification", content.spec, "TransformerSpec")
-        if not _OLDEST <= content.revision <= _NEWEST:
-            allowed = f"{_OLDEST} to {_NEWEST}"
-            raise option_error(f"{file}: revision", content.revision, allowed)
-        model, zero_start = _model(content), _flag(content, "decoder/start_from_zero_embedding", 0)
-    config = _config(folder, content)
-    words, start = _words(folder, config)
-    for name in content.left():
-        raise option_error(f"{file}: {name}", "a variable of no known use", "those of Transformers")
+    parts, words, config = _read(file)
+    folder, model = file.parent, dict(parts.model)
     # transformers' tokenizers put </s> there, and no converter of such a model says so.
-    of_transformers = zero_start or config["decoder_start_token"] != config["bos_token"]
+    of_transformers = parts.zero_start or config["decoder_start_token"] != config["bos_token"]
     if of_transformers and not config["add_source_eos"]:
-        model["notes"].append("sources end with </s>, which transformers' tokenizers put there")
+        note = "sources end with </s>, which transformers' tokenizers put there"
+        model["notes"] = [*model["notes"], note]
     text = _text(folder, words, splitting)
     more = _languages(words, pair, of_transformers)
     more["before"] = ["<s>"] * config["add_source_bos"] + more["before"]
@@ -106,13 +105,93 @@ def read(given: Path, source: str | None, target: str | None, splitting: Splitti
         file=file,
         source=pair[0],
         target=pair[1],
-        start=None if zero_start else start,
+        start=parts.start,
         words=words,
         source_end=bool(config["add_source_eos"]) or of_transformers,
         **model,
         **text,
         **more,
     )
+
+
+def read_bare(given: Path) -> Bare:
+    """Read a model without what splits texts; its sources end as whoever asks ends them.
+
+    Raises:
+        UsageError: a file is missing or wrong, or the model is of another kind.
+    """
+    file = _file_of(given)
+    parts, words, config = _read(file)
+    model = Foreign(
+        file=file,
+        source="source",
+        target="target",
+        start=parts.start,
+        words=words,
+        pieces=None,
+        tokenizer="space",
+        **parts.model,
+    )
+    ends = bool(config["add_source_bos"]), bool(config["add_source_eos"])
+    return Bare(model, *ends, parts.alignment, parts.stored)
+
+
+class _Parts(NamedTuple):
+    """What model.bin holds."""
+
+    model: dict[str, Any]  # parts of Foreign
+    start: int | None  # the decoder's first input; None: a vector of zeros
+    zero_start: bool
+    alignment: tuple[int, int]  # see ``Bare``
+    stored: str
+
+
+def _file_of(given: Path) -> Path:
+    """Return the file of weights.
+
+    Raises:
+        UsageError: there is none.
+    """
+    file = (given.parent if given.name == NAME else given) / NAME
+    if not file.is_file():
+        allowed = f"a folder with {NAME}, as CTranslate2 converts"
+        raise option_error("DIR", str(file.parent), allowed)
+    return file
+
+
+def _read(file: Path) -> tuple[_Parts, tuple[list[str | None], list[str | None]], dict[str, Any]]:
+    """Read a model: what its file holds, its words, and its settings of tokens.
+
+    Raises:
+        UsageError: a file is missing or wrong, or the model is of another kind.
+    """
+    with known_form(file, "a Transformer as CTranslate2 converts it, undamaged"):
+        content = ModelBin(file)
+        if content.spec != "TransformerSpec":
+            raise option_error(f"{file}: specification", content.spec, "TransformerSpec")
+        if not _OLDEST <= content.revision <= _NEWEST:
+            allowed = f"{_OLDEST} to {_NEWEST}"
+            raise option_error(f"{file}: revision", content.revision, allowed)
+        alignment = _alignment(content)
+        model, zero_start = _model(content), _flag(content, "decoder/start_from_zero_embedding", 0)
+    config = _config(file.parent, content)
+    words, start = _words(file.parent, config)
+    for name in content.left():
+        raise option_error(f"{file}: {name}", "a variable of no known use", "those of Transformers")
+    first = None if zero_start else start
+    return _Parts(model, first, zero_start, alignment, _kinds(content)[0]), words, config
+
+
+def _alignment(content: ModelBin) -> tuple[int, int]:
+    """Return by which layer of the decoder outputs are aligned, and by how many of its heads.
+
+    They are counted as CTranslate2 does: -1 is the last layer, and no head is all of them.
+    """
+    layer, heads = (
+        int(content.scalar(f"decoder/alignment_{name}", default))
+        for name, default in (("layer", -1), ("heads", 1))
+    )
+    return layer, heads
 
 
 def _languages(
@@ -340,14 +419,19 @@ def _check_aliases(content: ModelBin, layers: Mapping[str, np.ndarray]) -> None:
         raise ValueError(f"{given} bytes that stand for {size}")
 
 
+def _kinds(content: ModelBin) -> list[str]:
+    """Return the types of weights, the commonest first."""
+    counts = content.kinds(name for name in content.names() if name.endswith("/weight"))
+    return sorted(counts, key=lambda kind: -counts[kind])
+
+
 def _notes(content: ModelBin) -> list[str]:
     """Return what became of the weights, in a line."""
-    counts = content.kinds(name for name in content.names() if name.endswith("/weight"))
-    kinds = " and ".join(sorted(counts, key=lambda kind: -counts[kind]))
-    if {*counts} == {"float32"}:
+    kinds = _kinds(content)
+    if kinds == ["float32"]:
         return []
-    note = f"weights: {kinds}, widened to fp32"
-    if "int8" in counts:
+    note = f"weights: {' and '.join(kinds)}, widened to fp32"
+    if "int8" in kinds:
         note += "; --engine-dtype int8 computes with the same 8 bits again"
     return [note]
 
