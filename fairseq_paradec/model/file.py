@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import UsageError, shown
 from ..files import replacing
-from .architecture import Architecture, checked
+from .architecture import Architecture, Layers, checked
 from .checkpoint import BFLOAT16
 
 #: The version of what the metadata say.
@@ -33,7 +33,11 @@ _DTYPES = {
 #: Where weights begin is a multiple of this, for vector instructions.
 _ALIGNED = 64
 #: Fields of records that files of earlier versions lack, and what they are then.
-_LATER: dict[str, Any] = {"source_end": True}
+_LATER: dict[str, Any] = {"source_end": True} | {
+    field.name: field.default
+    for field in dataclasses.fields(Layers)
+    if field.default is not dataclasses.MISSING
+}
 #: A header has not more bytes, a weight not more dimensions.
 _HEADER, _DIMENSIONS = 1 << 24, 8
 
@@ -63,8 +67,7 @@ def write(
     narrow = {name: _narrow(weight) for name, weight in weights.items()}
     # Wide ones come first, so that all lie where their type may lie.
     narrow = dict(sorted(narrow.items(), key=lambda item: -item[1][1].itemsize))
-    record = dataclasses.asdict(architecture)
-    record = {name: v for name, v in record.items() if name not in _LATER or v != _LATER[name]}
+    record = _without_later(dataclasses.asdict(architecture))
     about = {"format": FORMAT, "architecture": record, "hash": digits}
     header: dict[str, Any] = {"__metadata__": {"paradec": json.dumps(about)}}
     end = 0
@@ -77,6 +80,15 @@ def write(
         file.write(len(line).to_bytes(8, "little") + line)
         for _, weight in narrow.values():
             file.write(weight.reshape(-1).view(np.uint8).data)
+
+
+def _without_later(record: dict[str, Any]) -> dict[str, Any]:
+    """Leave out fields that earlier versions do not know, where they are as they were then."""
+    return {
+        name: _without_later(value) if isinstance(value, dict) else value
+        for name, value in record.items()
+        if name not in _LATER or value != _LATER[name]
+    }
 
 
 def _narrow(weight: np.ndarray) -> tuple[str, np.ndarray]:
