@@ -187,6 +187,11 @@ class Architecture:
     source_end: bool = True
 
     @property
+    def in_fairseq(self) -> bool:
+        """Whether fairseq, or this package's plugin, has a class with these weights."""
+        return self.kind != "t5"
+
+    @property
     def target_order(self) -> TargetOrder:
         """The order in which it writes."""
         return TargetOrder(**self.order)

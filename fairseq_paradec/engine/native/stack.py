@@ -224,8 +224,9 @@ class NativeStack:
 
     def _weights(self, name: str) -> WeightAndBias:
         """Return weight and bias of a map, or of a norm."""
-        bias = f"{name}.bias" if self._model.has(f"{name}.bias") else None
-        return self._model.weight(f"{name}.weight"), bias and self._model.weight(bias)
+        has_bias = self._model.has(f"{name}.bias")
+        bias = self._model.weight(f"{name}.bias") if has_bias else None
+        return self._model.weight(f"{name}.weight"), bias
 
     def _pad_outputs(self, names: Sequence[str]) -> WeightAndBias:
         """Join maps with the outputs of each head padded: (H·Dh)×... each -> (N·H·Dp)×..."""
