@@ -77,6 +77,8 @@ class TokenRules:
             forced, if it has one, and min_len does not apply.
         suppressed: other tokens that are not chosen from forced_len on (fairseq's
             ``tokens_to_suppress``), in ascending order.
+        ngram: n-grams of so many tokens are not written twice (fairseq's ``no_repeat_ngram_size``);
+            a forced token may. 0: they may all.
         sampling: draws each token by its position's random number, of the row's ``lots``; None: the
             best one is taken.
     """
@@ -90,6 +92,7 @@ class TokenRules:
     temperature: float
     forced_len: int
     suppressed: tuple[int, ...] = ()
+    ngram: int = 0
     sampling: Sampling | None = None
 
     def at(
@@ -97,14 +100,37 @@ class TokenRules:
         rows: "Sequence[Row]",
         starts: list[int] | None = None,
         depths: np.ndarray | None = None,
+        behind: "Behind | None" = None,
     ) -> "Positions":
         """Return the positions of a chunk under these rules; see Positions."""
-        return Positions(self, rows, starts_of(rows) if starts is None else starts, depths)
+        return Positions(self, rows, starts_of(rows) if starts is None else starts, depths, behind)
+
+    @property
+    def read_texts(self) -> bool:
+        """Whether what is allowed depends on the tokens before a position."""
+        return self.ngram > 0
 
     @functools.cached_property
     def suppressed_tokens(self) -> np.ndarray:
         """``suppressed`` as an array."""
         return np.array(self.suppressed, dtype=np.int64)
+
+
+#: Of each row, and of its chunk positions from the first on, the tokens before the position that
+#: the row does not have yet. What is before further positions is not known.
+Behind = Sequence[Sequence[Sequence[int]]]
+
+
+def along(drafts: Sequence[Sequence[int]]) -> Behind:
+    """Return what is before the positions of chunks that are drafted, each token after another."""
+    return [[draft[:j] for j in range(len(draft) + 1)] for draft in drafts]
+
+
+def repeating(tokens: Sequence[int], size: int) -> list[int]:
+    """Return the tokens that would repeat an n-gram of this size after these tokens."""
+    last = list(tokens[len(tokens) - size + 1 :]) if size > 1 else []
+    starts = range(len(tokens) - size + 1)
+    return sorted({tokens[i + size - 1] for i in starts if list(tokens[i : i + size - 1]) == last})
 
 
 class Positions(NamedTuple):
@@ -118,10 +144,18 @@ class Positions(NamedTuple):
     # B×R; of a tree, chunk position j of row b predicts position ``starts[b] + depths[b, j]``.
     # None: the chunk is no tree.
     depths: np.ndarray | None
+    # Read if the rules ``read_texts``. None: the rows' own tokens are before their first positions.
+    behind: Behind | None = None
+
+    def texts(self) -> list[list[list[int]]]:
+        """Return all tokens before each position whose are known, B lists."""
+        behind = [[[]] for _ in self.rows] if self.behind is None else self.behind
+        both = zip(self.rows, behind, strict=True)
+        return [[[*row.tokens, *more] for more in some] for row, some in both]
 
     def limits(self, width: int) -> Limits:
         """Return the limits at the positions of a chunk of R = ``width``."""
-        rules, rows, starts, depths = self
+        rules, rows, starts, depths, _ = self
         early = last = forced = free = None
         positions = None
         reach = width if depths is None else int(depths.max()) + 1
@@ -142,7 +176,7 @@ class Positions(NamedTuple):
         """Apply the rules at every position of a chunk.
 
         As in fairseq, the length limit overrides a prefix, and the width of the batch's prefixes
-        overrides the minimal length and the suppressed tokens.
+        overrides the minimal length and the suppressed tokens. What is forced may repeat an n-gram.
 
         Args:
             log_probs: B×R×V, or B×R×N over the first N tokens of the dictionary, an array or a
@@ -162,6 +196,8 @@ class Positions(NamedTuple):
         if last is not None:
             where = last.nonzero()
             _leave_only(log_probs, where, rules.eos)
+        if rules.ngram > 0:
+            self._forbid_repeats(log_probs, last, forced)
         tokens = rules.suppressed_tokens
         tokens = tokens[tokens < size]  # it may be over a shortlist
         if len(tokens) == 0:
@@ -171,6 +207,19 @@ class Positions(NamedTuple):
         else:
             rows, columns = (~free).nonzero()
             log_probs[rows[:, None], columns[:, None], tokens] = -math.inf
+
+    def _forbid_repeats(
+        self, log_probs: Any, last: np.ndarray | None, forced: np.ndarray | None
+    ) -> None:
+        """Forbid tokens that would repeat an n-gram, where nothing is forced; see ``Limits``."""
+        _, width, size = log_probs.shape
+        for b, texts in enumerate(self.texts()):
+            for j, text in enumerate(texts[:width]):
+                free = forced is None or forced[b, j] == self.rules.pad
+                if not free or (last is not None and last[b, j]):
+                    continue
+                tokens = [token for token in repeating(text, self.rules.ngram) if token < size]
+                log_probs[b, j, tokens] = -math.inf
 
     def lots(self, width: int) -> np.ndarray:
         """Return the random numbers of a chunk's positions, B×R; of those past a limit any."""

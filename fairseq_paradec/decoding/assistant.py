@@ -136,7 +136,8 @@ class TreeAssistant(AssistantDrafter):
         level = 0
         while True:
             depths = np.full(hidden.shape[:2], level, np.int32)
-            at = self.rules.at(rows, starts, depths)
+            texts = [[tree.text(node) for node in tree.front] for tree in self.trees]
+            at = self.rules.at(rows, starts, depths, texts)
             tokens, log_probs = self.projection.candidates(
                 self.scorer.projection, hidden, at, CHOICES
             )

@@ -47,6 +47,7 @@ class Audit:
             len_penalty=config.lenpen,
             unk_penalty=config.unkpen,
             temperature=config.temperature,
+            no_repeat_ngram_size=config.no_repeat_ngram_size,
             tokens_to_suppress=tuple(context.tokens_to_suppress),
         )
 

@@ -87,13 +87,14 @@ class BeamSearch:
         inputs = np.array([start] * len(live))  # (S·W)×z
         scores = np.zeros((len(live), 1))  # S×W
         steps: list[Step] = []
+        texts: list[list[int]] = [[] for _ in live]  # S·W
         written = 0  # t
         while live:
             # 2. One pass predicts the words of all z slots, independently of each other.
             width = scores.shape[1]
             hidden = self.scorer.step(inputs, mask=self._mask(written))
             repeated = [row for row in live for _ in range(width)]
-            at = rules.at(repeated, [written] * len(repeated))
+            at = rules.at(repeated, [written] * len(repeated), behind=[[text] for text in texts])
             choices = self.scorer.best(hidden, at, self.count)  # (S·W)×z×N
             best = Best(*(part.reshape(len(live), width, *part.shape[1:]) for part in choices))
             step = self.extend(best, scores.astype(best.scores.dtype))
@@ -120,6 +121,7 @@ class BeamSearch:
             steps.append(Step(*(part[stay] for part in alive)))
             index = (steps[-1].parents + width * steps[-1].places[:, None]).ravel().tolist()
             scores, inputs = steps[-1].totals, steps[-1].words.reshape(-1, z)
+            texts = [[*texts[i], *words] for i, words in zip(index, inputs.tolist(), strict=True)]
             self.scorer.keep([written] * (len(live) * width))
             if index != list(range(len(live) * width)):
                 same = len(stay) == len(live) and scores.shape[1] == width

@@ -167,7 +167,12 @@ class Reader:
         bases = [0] * len(beams)
         hidden = self.scorer.step(chunk, Tree(bases, sees, depths))
         self.roll_back()
-        best = self.best(hidden, self.rules.at([beam.row for beam in beams], bases, depths))
+        texts = [
+            [[beam.tree.tokens[n] for n in beam.tree.path(node)[1:]] for node in nodes]
+            for beam, nodes in zip(beams, new, strict=True)
+        ]
+        at = self.rules.at([beam.row for beam in beams], bases, depths, texts)
+        best = self.best(hidden, at)
         self.dtype = best.scores.dtype
         parts = zip(*(part.tolist() for part in best), strict=True)
         return [

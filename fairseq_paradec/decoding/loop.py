@@ -13,7 +13,7 @@ import numpy as np
 from ..engine.native.drafts import NativeDrafting
 from ..records import PassRecord
 from ..row import Row
-from ..token_rules import Best, Positions, Scored, TokenRules, starts_of
+from ..token_rules import Best, Positions, Scored, TokenRules, along, starts_of
 from .acceptance import ExactMatch
 from .trace import PassDetails
 from .trees import Nodes, Trees, branches, plant
@@ -239,7 +239,8 @@ def _score(
     trees, scored = None, None
     paths: list[list[int]] = []
     if parents is None:
-        hidden, at = scorer.step(chunk), rules.at(rows)  # B×R×D
+        hidden = scorer.step(chunk)  # B×R×D
+        at = rules.at(rows, behind=along(drafts) if rules.read_texts else None)
     else:
         assert confidences is not None
         scores_trees = cast("Scorer", scorer)

@@ -35,6 +35,13 @@ class Nodes(NamedTuple):
     parents: list[int]  # N, the number of each node's parent, smaller than its own, or -1
     confidences: list[float]  # N, the drafter's probability of each token behind its parent
 
+    def texts(self) -> list[list[int]]:
+        """Return the tokens on the way to the root, which are none, and to each node: N+1 lists."""
+        texts: list[list[int]] = [[]]
+        for token, parent in zip(self.tokens, self.parents, strict=True):
+            texts.append([*texts[parent + 1], token])
+        return texts
+
 
 def likeliest(
     tokens: list[list[int]], log_probs: list[list[float]], depth: int, most: int, eos: int
@@ -112,6 +119,10 @@ class Growth:
             here = [n for n in self._best() if n >= begin and self.tokens[n] != self.eos]
             here = [n for n in here if self.scores[n] >= self.least]
             self.front = here[: max(1, self.most // FRONT)]
+
+    def text(self, node: int) -> list[int]:
+        """Return the tokens on the way to a node."""
+        return [] if node < 0 else [*self.text(self.parents[node]), self.tokens[node]]
 
     def reads(self, slot: int) -> list[list[int]]:
         """Let the drafter read the front into slots from ``slot`` on; return what each sees."""
@@ -206,12 +217,12 @@ def branches(
         acceptance: judges the nodes.
         whole: the draft's scores are needed, too, for a relaxed rule or a trace.
     """
-    depths = trees.mask.depths
+    depths, texts = trees.mask.depths, [nodes.texts() for nodes in trees.nodes]
     chosen = None
     if whole:
         passes, scores = _judge(scorer, hidden, rules, rows, trees, acceptance)
     else:
-        chosen = scorer.choose(hidden, rules.at(rows, depths=depths))
+        chosen = scorer.choose(hidden, rules.at(rows, depths=depths, behind=texts))
         passes = [
             [tokens[i] == choices[parent + 1] for i, parent in enumerate(parents)]
             for (tokens, parents, _), choices in zip(
@@ -226,7 +237,8 @@ def branches(
     width = 1 + max(map(len, paths))
     positions = [[0, *(n + 1 for n in path)] + [0] * (width - 1 - len(path)) for path in paths]
     where = np.array(positions)
-    at = rules.at(rows, depths=pick(depths, where))
+    behind = [[own[i] for i in row] for own, row in zip(texts, positions, strict=True)]
+    at = rules.at(rows, depths=pick(depths, where), behind=behind)
     scored = None
     if chosen is not None:
         scored = Scored(pick(chosen.tokens, where), pick(chosen.scores, where))
@@ -247,7 +259,9 @@ def _judge(
     draft = np.array([[*n.tokens, *[rules.pad] * (width - len(n.tokens))] for n in trees.nodes])
     behind = [[p + 1 for p in (*n.parents, *[0] * (width - len(n.tokens)))] for n in trees.nodes]
     parents = np.array(behind)  # B×N
-    at = rules.at(rows, depths=pick(depths, parents))
+    texts = zip(trees.nodes, map(Nodes.texts, trees.nodes), strict=True)
+    before = [[own[parent + 1] for parent in nodes.parents] for nodes, own in texts]
+    at = rules.at(rows, depths=pick(depths, parents), behind=before)
     scored = scorer.choose(pick(hidden, parents), at, draft)
     assert scored.draft_scores is not None
     return acceptance.passes(draft, scored).tolist(), scored.draft_scores.tolist()

@@ -71,7 +71,8 @@ def write(
     starts = starts_of(rows)
     live = [b for b, count in enumerate(counts) if count > 0]
     while True:
-        scored = projection.draft(hidden, rules.at(rows, starts), normalised)
+        at = rules.at(rows, starts, behind=[[text] for text in written])
+        scored = projection.draft(hidden, at, normalised)
         for b in live:
             written[b].append(int(scored.tokens[b, 0]))
             scores[b].append(float(scored.scores[b, 0]))

@@ -134,6 +134,9 @@ class Decoder(abc.ABC):
             self.audit = Audit.of(self.models, config, context, self.beam_size)
         self._turns = Turns()
         check_lengths(config, self.max_len)
+        if config.no_repeat_ngram_size > 0 and order_of(models[0]) != TargetOrder():
+            allowed = "0 with a model that writes in another order than left to right"
+            raise option_error("--no-repeat-ngram-size", config.no_repeat_ngram_size, allowed)
         if config.draft_tree is not None and attends_locally(models[0]):
             raise excludes("--draft-tree", config.draft_tree, "a model whose attention is local")
         sampled = self.sampling is not None
@@ -377,6 +380,7 @@ class Decoder(abc.ABC):
             temperature=self.config.temperature,
             forced_len=0 if batch.prefix is None else batch.prefix.shape[1],
             suppressed=self.suppressed,
+            ngram=self.config.no_repeat_ngram_size,
             sampling=self.sampling,
         )
 

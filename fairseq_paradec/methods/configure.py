@@ -236,7 +236,11 @@ def check_search(config: DecodingConfig) -> None:
         off = not value or (isinstance(value, (int, float)) and value < 0)
         lists = method.reads_beam(config) and config.latency_budget_ms is None
         draws = method.samples and config.sampling
-        can = {"nbest": lists or draws, "sampling": method.samples}
+        can = {
+            "nbest": lists or draws,
+            "sampling": method.samples,
+            "no_repeat_ngram_size": method.audited or method.reads_beam(config),
+        }
         if can.get(name, False):
             continue
         if not off and value != idle:

@@ -19,7 +19,6 @@ from .base import Context, Turns, check_lengths
 
 #: Options that turn fairseq's search into another one than plain beam search.
 OTHER_SEARCH = (
-    "no_repeat_ngram_size",
     "match_source_len",
     "diverse_beam_groups",
     "diverse_beam_strength",

@@ -218,9 +218,9 @@ except UsageError as error:
     assert str(error) == "needs fairseq; install fairseq_paradec[fairseq]", error
 model = fairseq_paradec.load({str(DEMO)!r})
 try:
-    model.translate(["A dog."], decoding="beam", no_repeat_ngram_size=3)
+    model.translate(["A dog."], decoding="beam", match_source_len=True)
 except UsageError as error:
-    said = "--decoding beam --no-repeat-ngram-size needs fairseq; install fairseq_paradec[fairseq]"
+    said = "--decoding beam --match-source-len needs fairseq; install fairseq_paradec[fairseq]"
     assert str(error) == said, error
 print(*model.translate(["A dog runs."]))"""
     assert python(code) == "Ein Hund rennt."

@@ -146,7 +146,7 @@ def test_a_trace_in_another_order_says_what_the_model_does(tmp_path):
         inputs = [2, *slots][: len(slots) + len(slots) % 2 - 1]
         table = full_log_probs([model], source, inputs)
         for slot, (token, score, other, other_score) in enumerate([*zip(*each[2:])][:12]):
-            allowed = RULES.apply(table[slot], slot)
+            allowed = RULES.apply(table[slot], slot, None)
             assert score == pytest.approx(float(allowed[words.index(token)]), abs=1e-4)
             allowed[words.index(token)] = -torch.inf
             assert other_score == pytest.approx(float(allowed.max()), abs=1e-4)
@@ -176,7 +176,8 @@ def test_the_trace_tells_what_happened(tmp_path, flags):
             chunk = [words.index(w) for w in [*output, *one["draft"]]]
             chunk = chunk[: one["start"] + len(one["verifier"]) - 1]
             log_probs = full_log_probs(model, source, chunk)[one["start"] :]
-            each = [RULES.apply(row.double(), one["start"] + j) for j, row in enumerate(log_probs)]
+            start = one["start"]
+            each = [RULES.apply(row.double(), start + j, None) for j, row in enumerate(log_probs)]
             for j, token in enumerate(one["verifier"]):
                 if one["start"] + j == Limits().max_len_b:
                     assert (token, one["runner_up"][j]) == ("</s>", None)

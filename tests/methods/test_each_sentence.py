@@ -98,7 +98,7 @@ def test_outputs_and_drafts_begin_with_the_models_first_token():
 
 @pytest.mark.fairseq
 @pytest.mark.parametrize(
-    "options", [{"decoding": "beam", "beam": 1, "no_repeat_ngram_size": 9}, {"audit": True}]
+    "options", [{"decoding": "beam", "beam": 1, "diverse_beam_groups": 1}, {"audit": True}]
 )
 def test_fairseqs_search_takes_arrays(options: dict[str, Any]):
     """By itself and as the judge of the audit; the decoder's dictionaries are the core's."""

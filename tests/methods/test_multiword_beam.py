@@ -161,11 +161,24 @@ def same_as_fairseq(
 def test_a_plain_transformer_is_searched_as_fairseq_does(variant: str, beam: int) -> None:
     same_as_fairseq(*built(variant), beam, beam, Limits())
     if variant == "default":
-        for limits in LIMITS.values():  # by the longest source fairseq limits the whole batch
+        repeats = [Limits(no_repeat_ngram_size=size, min_len=4) for size in (1, 2, 3)]
+        for limits in (*LIMITS.values(), *repeats):
+            # By the longest source fairseq limits the whole batch.
             if limits.max_len_a == 0:
                 same_as_fairseq(*built(variant), 1, beam, limits)
         # prefixes of other lengths row by row
         same_as_fairseq(*built(variant), 4, beam, Limits(), PREFIXES)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_is_written_twice_by_native_passes(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, model = built("default", torch.float32)
+    monkeypatch.setattr(model, "_is_generation_fast", True, raising=False)
+    limits = Limits(no_repeat_ngram_size=size, min_len=6)
+    for beam in (1, 5):
+        same_as_fairseq(task, model, 1, beam, limits)
 
 
 @pytest.mark.parametrize("given", ["sa_transformer", "sa-3"])

@@ -31,8 +31,8 @@ from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure
 from fairseq_paradec.plugin.compat import given
-from fairseq_paradec.plugin.compat.repeats import repeating
 from fairseq_paradec.plugin.generators import batch_of
+from fairseq_paradec.token_rules import repeating
 
 SENTENCE = "A dog runs across the grass."
 MODEL = ["--path", str(DEMO / "model.pt"), "--cpu"]

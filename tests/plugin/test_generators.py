@@ -179,7 +179,6 @@ def test_fairseqs_arguments_are_taken_in_its_order_and_by_name() -> None:
         ({"block_size": 0}, "--block-size: got 0; allowed: a whole number from 1 up"),
         ({"beam_size": 4}, "--beam 4 needs --decoding .*; hgj is greedy search"),
         ({"temperature": 0.0}, "--temperature: got 0.0; allowed: a number from 1e-06 up"),
-        ({"no_repeat_ngram_size": 3}, "--no-repeat-ngram-size: got 3, which --decoding hgj"),
         ({"match_source_len": True}, "--match-source-len: got True, which --decoding hgj"),
         ({"max_len": 9}, "--max-len: got 9, which .*; allowed: 0; --max-len-b is"),
         ({"eos": 7}, "--eos: got 7, which .*; allowed: the dictionary's </s>"),

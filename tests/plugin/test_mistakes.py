@@ -12,6 +12,7 @@ TRAIN = "--arch transformer --optimizer adam --lr 1 --max-update 1"
 SIZED = TRAIN + " --batch-size 9"
 TEXT = "-s en -t de --input {}/"
 CODES = "-s en -t de --bpe subword_nmt"
+GAD_PP = "--decoding gad_pp --drafter-path {}/drafter.pt"
 TORN = r"is cut off or damaged$"
 
 
@@ -45,7 +46,7 @@ MISTAKES: dict[str, tuple[str, Spoil | None, str, str]] = {
     "no path to check": ("validate", None, "", r"--path: got None; allowed: a checkpoint"),
     "no size": ("train", None, TRAIN, r"either with --max-tokens or --batch-size$"),
     "sampling": ("generate", None, "--sampling", r"--sampling needs --beam 1; .* --nbest 5"),
-    "greedily": ("generate", None, "--sampling --decoding pj", r"--sampling: .*pj cannot honour"),
+    "draws": ("generate", None, f"--sampling {GAD_PP}", r"--sampling: .*gad_pp cannot honour"),
     "overrides": ("generate", None, "--model-overrides {{", r"--model-overrides: got '{'; allowed"),
     "a list": ("validate", None, "--model-overrides [1]", r"--model-overrides: got '\[1\]'; allo"),
     "absent": ("interactive", None, TEXT + "no", r"--input: got '.*/no'; allowed.*No such file"),

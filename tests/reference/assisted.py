@@ -41,7 +41,8 @@ def said(
     sure = 1.0
     while len(drafted) < size and start + len(drafted) < rules.max_len:
         position = start + len(drafted)
-        scores = rules.apply(draft([*y, *drafted])[-1], position)
+        text = [*y, *drafted]
+        scores = rules.apply(draft(text)[-1], position, text)
         drafted.append(int(scores.argmax()))
         sure *= math.exp(float(scores.max()))
         if drafted[-1] == rules.eos or sure < draft_confidence:

@@ -25,7 +25,7 @@ def asker(models: Any, source: Sequence[int], rules: Rules) -> Ask:
 
     def ask(tokens: Tokens) -> list[float]:
         if tokens not in known:
-            known[tokens] = rules.apply(log_probs(tokens)[-1], len(tokens)).tolist()
+            known[tokens] = rules.apply(log_probs(tokens)[-1], len(tokens), tokens).tolist()
         return known[tokens]
 
     return ask

@@ -150,11 +150,13 @@ def blockwise(
                 break
             own = predicted[0] if predicted else 0
             scores = network.log_probs(state, i, rules.temperature, own)
-            predicted.append(int(rules.apply(scores, j + i).argmax()))
+            # Heads know what p_1 has said, and not what other heads say.
+            text = [*y, *predicted] if i < 2 else None
+            predicted.append(int(rules.apply(scores, j + i, text).argmax()))
         # Verify.
         given = predicted[: predicted.index(rules.eos)] if rules.eos in predicted else predicted
         p_1 = [
-            rules.apply(network.log_probs(state, 0, rules.temperature), j + i)
+            rules.apply(network.log_probs(state, 0, rules.temperature), j + i, [*y, *given[:i]])
             for i, state in enumerate(network.states([*y, *given])[j:])
         ]
         size = 1

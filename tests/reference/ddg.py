@@ -77,7 +77,7 @@ def _iterate(
 ) -> tuple[tuple[int, ...], list[Told]]:
     """Equation 4: each position anew, from the old ones before it; and what is told of each."""
     log_probs = full_log_probs(models, source, y[:-1], rules.temperature, start=rules.eos)
-    allowed = [rules.apply(row, i) for i, row in enumerate(log_probs)]
+    allowed = [rules.apply(row, i, y[:i]) for i, row in enumerate(log_probs)]
     new = tuple(int(row.argmax()) for row in allowed)
     told: list[Told] = []
     for token, row in zip(new, allowed, strict=True):

@@ -77,7 +77,8 @@ def gad(
         drafted: list[int] = []
         for i, scores in enumerate(draft(y)[:size]):
             if start + i < rules.max_len and rules.eos not in drafted:
-                drafted.append(int(rules.apply(scores / rules.temperature, start + i).argmax()))
+                scores = rules.apply(scores / rules.temperature, start + i, y if i == 0 else None)
+                drafted.append(int(scores.argmax()))
         accepted = accept(result, verify, drafted, rules, top_beta, tau)
         size = accepted + 2 if adaptive else None
     return result
@@ -91,7 +92,7 @@ def accept(
     log_probs = verify([*y, *drafted])
     num_accepted = 0
     for token in drafted:
-        scores = rules.apply(log_probs[len(y)], len(y))
+        scores = rules.apply(log_probs[len(y)], len(y), y)
         if not passes(scores, token, top_beta, tau):
             break
         num_accepted += 1
@@ -99,7 +100,7 @@ def accept(
         y.append(token)
     # At the bifurcation, or behind a draft that was right: the verifier's own token.
     if rules.eos not in y:
-        scores = rules.apply(log_probs[len(y)], len(y))
+        scores = rules.apply(log_probs[len(y)], len(y), y)
         result.scores.append(float(scores.max()))
         y.append(int(scores.argmax()))
     result.passes.append(Pass(start, tuple(drafted), num_accepted))
@@ -126,7 +127,7 @@ def nat(draft: Draft, rules: Rules) -> Result:
             if start + i > rules.max_len or rules.eos in y:
                 break
             log_probs = (logits / rules.temperature).log_softmax(dim=-1)
-            scores = rules.apply(log_probs, start + i)
+            scores = rules.apply(log_probs, start + i, None)
             result.scores.append(float(scores.max()))
             y.append(int(scores.argmax()))
         result.passes.append(Pass(start, (), 0))

@@ -149,9 +149,15 @@ class Rules:
     temperature: float = 1.0
     prefix: tuple[int, ...] = ()  # forced first tokens; `<pad>` where nothing is forced
     suppressed: tuple[int, ...] = ()  # never chosen, but where a prefix has a column
+    ngram: int = 0  # no n-gram of this size comes twice, but by force; 0: they may
 
-    def apply(self, log_probs: torch.Tensor, position: int) -> torch.Tensor:
-        """The scores (V) that greedy ranks at `position`; -inf where it may not go."""
+    def apply(
+        self, log_probs: torch.Tensor, position: int, text: Sequence[int] | None
+    ) -> torch.Tensor:
+        """The scores (V) that greedy ranks at `position`; -inf where it may not go.
+
+        `text` is what is written before it; None: nobody knows yet.
+        """
         scores = log_probs.clone()
         scores[self.pad] = -math.inf
         scores[self.unk] -= self.unk_penalty
@@ -159,11 +165,23 @@ class Rules:
             return self._only(self.eos, scores)
         if position < len(self.prefix):  # min_len is not asked for here, forced token or not
             forced = self.prefix[position]
-            return scores if forced == self.pad else self._only(forced, scores)
-        if position < self.min_len:
+            if forced != self.pad:
+                return self._only(forced, scores)
+        elif position < self.min_len:
             scores[self.eos] = -math.inf
-        scores[list(self.suppressed)] = -math.inf
+        if position >= len(self.prefix):
+            scores[list(self.suppressed)] = -math.inf
+        if self.ngram and text is not None:
+            written = list(text)
+            for token in range(len(scores)):
+                if self._repeats([*written, token]):
+                    scores[token] = -math.inf
         return scores
+
+    def _repeats(self, text: list[int]) -> bool:
+        """Whether the last n-gram of a text is there before."""
+        n = self.ngram
+        return any(text[i : i + n] == text[-n:] for i in range(len(text) - n))
 
     @staticmethod
     def _only(token: int, scores: torch.Tensor) -> torch.Tensor:
@@ -183,6 +201,7 @@ def rules_for(
     temperature: float = 1.0,
     prefix: Sequence[int] = (),
     suppressed: Sequence[int] = (),
+    no_repeat_ngram_size: int = 0,
 ) -> Rules:
     """The rules of a row with `src_length` source tokens (`</s>` counted), as fairseq has them."""
     positions = min(model.max_decoder_positions() for model in models)
@@ -196,6 +215,7 @@ def rules_for(
         temperature=temperature,
         prefix=tuple(prefix),
         suppressed=tuple(suppressed),
+        ngram=no_repeat_ngram_size,
     )
 
 
@@ -219,7 +239,7 @@ def assert_same_or_tie(
     at = next(parted, min(len(got), len(want)))
     assert at < min(len(got), len(want)), f"one output is cut short: got {got}, want {want}"
     log_probs = full_log_probs(models, source, want[:at], rules.temperature, start=rules.eos)
-    scores = rules.apply(log_probs[at], at)
+    scores = rules.apply(log_probs[at], at, want[:at])
     best = float(scores.max())
     gap = max(best - float(scores[got[at]]), best - float(scores[want[at]]))
     assert gap < close, f"position {at}: got {got}, want {want}, gap {gap:.3g} is no tie"

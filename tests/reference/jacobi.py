@@ -58,7 +58,8 @@ def sentence(
 
     def predict(guesses: Sequence[int]) -> list[int]:
         inputs = guesses[:-1]  # the last guess is nobody's predecessor
-        return [int(rules.apply(row, i).argmax()) for i, row in enumerate(log_probs(inputs))]
+        rows = enumerate(log_probs(inputs))
+        return [int(rules.apply(row, i, inputs[:i]).argmax()) for i, row in rows]
 
     return Sentence(predict, tuple(source), rules.max_len, rules.eos, rules.pad)
 

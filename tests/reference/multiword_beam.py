@@ -67,7 +67,9 @@ def asker(
             scores = parts[0] if len(parts) == 1 else average(parts)
             for b, slots in enumerate(new):
                 t = len(slots)
-                rows = [rules.apply(scores[b, t + i], t + i) for i in range(spec.tokens_per_step)]
+                rows = [
+                    rules.apply(scores[b, t + i], t + i, None) for i in range(spec.tokens_per_step)
+                ]
                 known[slots] = [row.tolist() for row in rows]
         return [known[slots] for slots in hypotheses]
 

@@ -30,7 +30,7 @@ def joint(
     """The probability of each output's first `length` tokens, of those that begin with `tokens`."""
     if len(tokens) == length or rules.eos in tokens:
         return {tokens: 1.0}
-    shares = law(rules.apply(verify(tokens)[-1], len(tokens)), **truncated).tolist()
+    shares = law(rules.apply(verify(tokens)[-1], len(tokens), tokens), **truncated).tolist()
     drawn = [(share, (*tokens, token)) for token, share in enumerate(shares) if share > 0]
     further = [(share, joint(verify, rules, length, one, **truncated)) for share, one in drawn]
     return {one: share * rest for share, found in further for one, rest in found.items()}

@@ -3,7 +3,7 @@
 A tree is a set of paths that holds the beginnings of each; every path is verified by full forwards.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -24,7 +24,7 @@ def likeliest(offer: Offer, y: list[int], rules: Rules, depth: int, most: int) -
     for length in range(depth):
         # All beginnings of a path among the likeliest are among them.
         for path in [p for p in found if len(p) == length and rules.eos not in p]:
-            _extend(found, path, offer, y, rules)
+            _extend(found, path, offer, y, rules, None if path else y)
         found = _best(found, most)
     return found
 
@@ -37,14 +37,21 @@ def grown(
     front = [()] if depth else []
     for length in range(1, depth + 1):
         for path in front:
-            _extend(found, path, offer, y, rules)
+            _extend(found, path, offer, y, rules, [*y, *path])
         best = [p for p in _best(found, most) if len(p) == length and rules.eos not in p]
         front = [p for p in best if 2.718281828459045 ** found[p] >= least][: max(1, most // FRONT)]
     return _best(found, most)
 
 
-def _extend(found: dict[Path, float], path: Path, offer: Offer, y: list[int], rules: Rules) -> None:
-    scores = rules.apply(offer(y, path), len(y) + len(path)).tolist()
+def _extend(
+    found: dict[Path, float],
+    path: Path,
+    offer: Offer,
+    y: list[int],
+    rules: Rules,
+    text: Sequence[int] | None,
+) -> None:
+    scores = rules.apply(offer(y, path), len(y) + len(path), text).tolist()
     for token in sorted(range(len(scores)), key=lambda t: -scores[t])[:CHOICES]:
         if scores[token] > float("-inf"):
             found[(*path, token)] = found[path] + min(scores[token], 0.0)  # <unk>'s penalty
@@ -72,7 +79,8 @@ def decode(
         accepted: dict[Path, list[float]] = {(): []}
         for path in sorted(tree, key=len):
             if path and path[:-1] in accepted:
-                scores = rules.apply(verify([*y, *path[:-1]])[-1], start + len(path) - 1)
+                text = [*y, *path[:-1]]
+                scores = rules.apply(verify(text)[-1], len(text), text)
                 if passes(scores, path[-1], accept_topk, accept_margin):
                     accepted[path] = [*accepted[path[:-1]], float(scores[path[-1]])]
         kept = max(accepted, key=lambda p: (len(p), sum(accepted[p])))
@@ -82,7 +90,7 @@ def decode(
         result.scores += accepted[kept]
         y += kept
         if rules.eos not in y:
-            scores = rules.apply(verify(y)[-1], len(y))
+            scores = rules.apply(verify(y)[-1], len(y), y)
             result.scores.append(float(scores.max()))
             y.append(int(scores.argmax()))
         result.passes.append(Pass(start, chain, len(kept)))

@@ -418,6 +418,7 @@ class Limits:
     lenpen: float = 1.0
     unnormalized: bool = False
     suppressed: tuple[int, ...] = ()
+    no_repeat_ngram_size: int = 0
 
     def flags(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "suppressed"}
@@ -432,11 +433,13 @@ class Limits:
             "temperature": self.temperature,
             "len_penalty": self.lenpen,
             "normalize_scores": not self.unnormalized,
+            "no_repeat_ngram_size": self.no_repeat_ngram_size,
         }
 
     def reference(self) -> dict[str, Any]:
         """As arguments of `reference.greedy.rules_for`."""
         kept = ("max_len_a", "max_len_b", "min_len", "unk_penalty", "temperature")
+        kept += ("no_repeat_ngram_size",)
         found = {name: value for name, value in self.stock().items() if name in kept}
         return found | {"suppressed": self.suppressed}
 

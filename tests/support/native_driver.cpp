@@ -133,8 +133,11 @@ int main(int words_given, char**) {
             for (float one : scores) total += std::isfinite(one);
             if (total < 1) return 1;
             const int64_t suppressed[2] = {4, words + 2};
-            const Rules rules{1, 3, 2, 0.5f, 1.1f, suppressed, turn % 2 * 2};
+            Rules rules{1, 3, 2, 0.5f, 1.1f, suppressed, turn % 2 * 2, turn % 4};
+            std::vector<Before> before;
+            for (int i = 0; i < count; ++i) before.push_back({tokens.data(), drafted.data(), between(0, count), between(0, count)});
             Choices choices{};
+            choices.before = before.data();
             choices.best = best.data(), choices.score = score.data(), choices.normalised = turn % 2, choices.count = most;
             if (turn % 3) choices.limits = limits.data(), choices.forced = forced.data();
             if (turn % 5) choices.drafted = drafted.data(), choices.drafted_score = drafted_score.data(), choices.drafted_rank = rank.data();
@@ -146,7 +149,7 @@ int main(int words_given, char**) {
             std::vector<float> said(text.size());
             std::vector<uint8_t> bits(text.size(), NO_END);
             for (int b = 0; b < rows; ++b) wanted[b] = between(0, further), fresh[b] = between(1, width);
-            Writing writing{wanted.data(), further, turn % 2 ? -1e9f : -2.0f, turn % 2, bits.data(), must.data(), text.data(), said.data(), written.data()};
+            Writing writing{wanted.data(), further, turn % 2 ? -1e9f : -2.0f, turn % 2, bits.data(), must.data(), before.data(), text.data(), said.data(), written.data()};
             if (turn % 3 == 0) writing.limits = nullptr, writing.forced = nullptr;
             Chunk first{};
             first.rows = rows, first.width = width, first.tokens = tokens.data(), first.counts = fresh.data();
@@ -164,6 +167,7 @@ int main(int words_given, char**) {
             Search wide{rows, width_of_beam, std::min(width_of_beam + 1, words), at_once, at_once == 2 && turn % 3, begins.data(), turn % 2 ? divided.data() : nullptr,
                         limits_of.data(), longest, ends_late.data(), nullptr,
                         passes.data(), found_of.data(), lengths_of.data(), totals_of.data(), words_of.data(), scores_of.data()};
+            if (at_once > 1) rules.ngram = 0;  // a step has one word
             if (turn % 5) {
                 // Each part of a pass is a call, or all of them are.
                 const Searcher model{stack, map, &source_store};

@@ -401,7 +401,7 @@ def test_a_file_named_like_standard_input_takes_nothing_from_it(tmp_path, capsys
 
 def test_a_limit_below_the_minimal_length_is_refused_by_fairseqs_search_too(loaded):
     """With a rule that is its alone; else the search is this package's."""
-    options = {"decoding": "beam", "beam": 2, "no_repeat_ngram_size": 9}
+    options = {"decoding": "beam", "beam": 2, "diverse_beam_groups": 1}
     with pytest.raises(UsageError, match="--max-len-a: got '0.1 with --max-len-b 0'"):
         loaded.translate(["A dog runs."], **options, max_len_a=0.1, max_len_b=0)
 
@@ -434,7 +434,7 @@ def test_the_beam_search_is_fairseqs_by_native_passes(options, loaded):
         list(loaded.results(lines, others=4, decoding=decoding, **options))
         for decoding in ("beam", "auto")
     )
-    rule = {"no_repeat_ngram_size": 99}
+    rule = {"diverse_beam_groups": 1}
     theirs = list(loaded.results(lines, others=4, decoding="beam", **options, **rule))
     assert ours == auto and len(ours[0].others) == min(options.get("beam", 5), 5) - 1
     for a, b in zip(ours, theirs, strict=True):
@@ -484,7 +484,7 @@ def test_flags_of_native_passes_are_of_the_beam_search_too(loaded):
     for decoding in ("beam", "auto"):
         assert loaded.translate(lines, decoding=decoding, **options) == wanted
     with pytest.raises(UsageError, match="'int8', which --decoding beam does not use"):
-        loaded.translate(lines, decoding="beam", no_repeat_ngram_size=2, **options)
+        loaded.translate(lines, decoding="beam", match_source_len=True, **options)
 
 
 @pytest.mark.parametrize("device", ["cpu:", "cuda:01", "cuda:\u0661", "gpu"])

@@ -9,7 +9,28 @@ struct Rules {
     float unknown_penalty, temperature;
     const int64_t* suppressed;
     int num_suppressed;
+    int ngram;
+    bool read_texts() const { return ngram > 0; }
 };
+
+// The tokens before a position: a text, and what follows it.
+struct Before {
+    const int64_t *text, *more;
+    int length, more_length;
+    int count() const { return length + more_length; }
+    int64_t at(int i) const { return i < length ? text[i] : more[i - length]; }
+};
+
+// Call with each token that would repeat an n-gram behind a text.
+template <class Take>
+inline void find_repeats(const Before& text, int size, const Take& take) {
+    const int same = size - 1, last = text.count() - same;
+    for (int first = 0; first < last; ++first) {
+        int i = 0;
+        while (i < same && text.at(first + i) == text.at(last + i)) ++i;
+        if (i == same) take(text.at(first + same));
+    }
+}
 
 // Limits of one position, as bits.
 enum : uint8_t { NO_END = 1, ONLY_END = 2, NOT_SUPPRESSED = 4 };
@@ -18,6 +39,7 @@ enum : uint8_t { NO_END = 1, ONLY_END = 2, NOT_SUPPRESSED = 4 };
 struct Choices {
     const uint8_t* limits;  // N
     const int64_t* forced;  // N, the only token allowed; <pad>: any
+    const Before* before;   // N, read if the rules read texts
     const int64_t* drafted;
     int64_t* best;          // N x count, the best tokens, the best first
     float* score;           // N x count, their log-probabilities, or unnormalised scores
@@ -105,11 +127,13 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
         if (token < count) y[token] = kept;
     };
     const uint8_t limits = to.limits == nullptr ? 0 : to.limits[i];
+    const bool is_forced = to.forced != nullptr && to.forced[i] != rules.pad;
     forbid(rules.pad);
     if (rules.unknown < count) y[rules.unknown] -= rules.unknown_penalty;
     if (limits & NO_END) forbid(rules.end);
-    if (to.forced != nullptr && to.forced[i] != rules.pad) only(to.forced[i]);
+    if (is_forced) only(to.forced[i]);
     if (limits & ONLY_END) only(rules.end);
+    if (rules.ngram > 0 && !is_forced && !(limits & ONLY_END)) find_repeats(to.before[i], rules.ngram, forbid);
     if (!(limits & NOT_SUPPRESSED)) {
         for (int s = 0; s < rules.num_suppressed; ++s) forbid(rules.suppressed[s]);
     }
@@ -139,7 +163,7 @@ inline Choices behind(Choices choices, size_t i) {
     const auto move = [](auto*& pointer, size_t by) {
         if (pointer != nullptr) pointer += by;
     };
-    move(choices.limits, i), move(choices.forced, i), move(choices.drafted, i);
+    move(choices.limits, i), move(choices.forced, i), move(choices.before, i), move(choices.drafted, i);
     move(choices.best, i * choices.count), move(choices.score, i * choices.count);
     move(choices.drafted_score, i), move(choices.drafted_rank, i);
     return choices;

@@ -202,6 +202,7 @@ class DraftLoop {
     int most_written = 0;  // of a draft
     std::vector<int32_t> counts, starts, own_rows, source_rows, most, written_counts;
     std::vector<uint8_t> bits;
+    std::vector<Before> before;  // of positions; of the rows that the drafter writes
     std::vector<float> scores;
     std::vector<size_t> read;  // numbers of states
     std::vector<float> head_inputs, hidden, outputs, states;
@@ -238,6 +239,15 @@ class DraftLoop {
         if (begins) bit |= NOT_SUPPRESSED;
         const int last = std::min((int)row.prefix.size(), row.entry.limit);
         only = position < last ? row.prefix[position] : rules.pad;
+    }
+
+    // List what is before a position: what is written, and the first `drafted` tokens of the draft.
+    void list_text(const Row& row, int drafted) {
+        before.push_back({row.tokens.data(), row.draft.data(), (int)row.tokens.size(), drafted});
+    }
+    // A drafter that predicts positions at once knows the text of a row's first one; j: the position's number.
+    void list_first(const Row& row, int j) {
+        before.push_back(j == 0 ? Before{row.tokens.data(), nullptr, (int)row.tokens.size(), 0} : Before{});
     }
 
     // Where an earlier output goes on behind what is written: decoding/given.py. False: nowhere.
@@ -336,13 +346,14 @@ class DraftLoop {
         inputs.assign(asked.size() * width, rules.pad);
         counts.clear(), starts.clear(), own_rows.clear(), source_rows.clear();
         bits.resize(all), forced.resize(all), best.resize(all), scores.resize(all);
-        written_counts.assign(asked.size(), 0);
+        written_counts.assign(asked.size(), 0), before.clear();
         for (size_t i = 0; i < asked.size(); ++i) {
             Row& row = rows[asked[i]];
             const int length = (int)row.tokens.size(), first = cached(row);
             for (int at = first; at <= length; ++at) inputs[i * width + at - first] = input(row, at);
             counts.push_back(1 + length - first);
             starts.push_back(first);
+            list_text(row, 0);
             own_rows.push_back(how.joined ? row.entry.own_row : row.entry.draft_own_row);
             source_rows.push_back(how.joined ? row.entry.source_row : row.entry.draft_source_row);
             for (int j = 0; j < most[i]; ++j) limit(row, length + j, bits[i * longest + j], forced[i * longest + j]);
@@ -350,7 +361,7 @@ class DraftLoop {
         Chunk chunk{};
         chunk.rows = (int)asked.size(), chunk.width = width, chunk.tokens = inputs.data(), chunk.counts = counts.data();
         chunk.starts = starts.data(), chunk.own_rows = own_rows.data(), chunk.source_rows = source_rows.data();
-        const Writing to{most.data(), longest, how.least, how.normalised, bits.data(), forced.data(),
+        const Writing to{most.data(), longest, how.least, how.normalised, bits.data(), forced.data(), before.data(),
                          best.data(), scores.data(), written_counts.data()};
         writer.begin(to, chunk);
     }
@@ -372,7 +383,7 @@ class DraftLoop {
     // ---- masks behind what is written, in one pass: engine/block.py ----
 
     int fill_masks(const Reader& drafter, Workspace& work) {
-        work.tokens.clear(), bits.clear(), forced.clear(), read.clear(), counts.clear();
+        work.tokens.clear(), bits.clear(), forced.clear(), before.clear(), read.clear(), counts.clear();
         for (int number : asked) {
             Row& row = rows[number];
             const int length = (int)row.tokens.size(), end = length + how.masks;
@@ -387,6 +398,7 @@ class DraftLoop {
                     read.push_back(work.tokens.size());
                     bits.emplace_back(), forced.emplace_back();
                     limit(row, place, bits.back(), forced.back());
+                    list_first(row, place - length);
                 }
                 const Seen seen{is_mask || !how.caches ? end : place + 1};
                 const int own = row.entry.draft_own_row, source = row.entry.draft_source_row;
@@ -408,7 +420,7 @@ class DraftLoop {
         const size_t all = bits.size();
         best.resize(all), scores.resize(all);
         Choices choices{};
-        choices.limits = bits.data(), choices.forced = forced.data();
+        choices.limits = bits.data(), choices.forced = forced.data(), choices.before = before.data();
         choices.best = best.data(), choices.score = scores.data(), choices.count = 1;
         choose(projection, rules, choices, x, stride, (int)all, work);
         const auto is_nan = [](float score) { return score != score; };
@@ -429,7 +441,7 @@ class DraftLoop {
         const Heads& heads = *how.heads;
         const size_t dim = stack.dim, wide = dim + (heads.seen ? dim : 0), all = heads.learned * dim;
         size_t kept = 0;
-        counts.clear(), bits.clear(), forced.clear(), work.tokens.clear();
+        counts.clear(), bits.clear(), forced.clear(), before.clear(), work.tokens.clear();
         for (int number : asked) {
             const Row& row = rows[number];
             const int count = std::min(row.room() - 1, row.size);
@@ -441,6 +453,7 @@ class DraftLoop {
             for (int j = 0; j < count; ++j) {
                 bits.emplace_back(), forced.emplace_back();
                 limit(row, length + j, bits.back(), forced.back());
+                list_first(row, j);
             }
         }
         asked.resize(kept);
@@ -479,7 +492,7 @@ class DraftLoop {
 
     // False: a token is outside the vocabulary.
     bool list_positions(const Stack& stack) {
-        reading.clear(), bits.clear(), forced.clear();
+        reading.clear(), bits.clear(), forced.clear(), before.clear();
         for (int number : live) {
             const Row& row = rows[number];
             const int length = (int)row.tokens.size();
@@ -490,6 +503,7 @@ class DraftLoop {
                 reading.tokens.push_back({word, own, source, place, place, {place + 1}, reading.tokens.size()});
                 bits.emplace_back(), forced.emplace_back();
                 limit(row, place, bits.back(), forced.back());
+                list_text(row, j);
             }
         }
         best.resize(bits.size()), scores.resize(bits.size());
@@ -498,7 +512,7 @@ class DraftLoop {
 
     void verify(const Reader& verifier, Workspace& work) {
         Choices choices{};
-        choices.limits = bits.data(), choices.forced = forced.data();
+        choices.limits = bits.data(), choices.forced = forced.data(), choices.before = before.data();
         choices.best = best.data(), choices.score = scores.data();
         choices.normalised = 1, choices.count = 1;
         const size_t first = reading.done, stride = padded(verifier.stack->dim);

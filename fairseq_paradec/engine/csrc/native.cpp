@@ -72,12 +72,13 @@ std::string layout() {
            SIZE(Store) + AT(Store, keys) + AT(Store, values) + AT(Store, layers) + AT(Store, rows) +
            AT(Store, slots) + AT(Store, lengths) +
            SIZE(Rules) + AT(Rules, pad) + AT(Rules, unknown) + AT(Rules, end) + AT(Rules, unknown_penalty) +
-           AT(Rules, temperature) + AT(Rules, suppressed) + AT(Rules, num_suppressed) +
+           AT(Rules, temperature) + AT(Rules, suppressed) + AT(Rules, num_suppressed) + AT(Rules, ngram) +
+           SIZE(Before) + AT(Before, text) + AT(Before, more) + AT(Before, length) + AT(Before, more_length) +
            SIZE(Writing) + AT(Writing, counts) + AT(Writing, most) + AT(Writing, least) +
-           AT(Writing, normalised) + AT(Writing, limits) + AT(Writing, forced) + AT(Writing, tokens) +
-           AT(Writing, scores) + AT(Writing, written) +
-           SIZE(Choices) + AT(Choices, limits) + AT(Choices, forced) + AT(Choices, drafted) +
-           AT(Choices, best) + AT(Choices, score) + AT(Choices, drafted_score) + AT(Choices, drafted_rank) +
+           AT(Writing, normalised) + AT(Writing, limits) + AT(Writing, forced) + AT(Writing, before) +
+           AT(Writing, tokens) + AT(Writing, scores) + AT(Writing, written) +
+           SIZE(Choices) + AT(Choices, limits) + AT(Choices, forced) + AT(Choices, before) +
+           AT(Choices, drafted) + AT(Choices, best) + AT(Choices, score) + AT(Choices, drafted_score) + AT(Choices, drafted_rank) +
            AT(Choices, normalised) + AT(Choices, count) +
            SIZE(Step) + AT(Step, sentences) + AT(Step, width) + AT(Step, words) + AT(Step, candidates) +
            AT(Step, beam) + AT(Step, kept) + AT(Step, end) + AT(Step, scores) + AT(Step, tokens) +

@@ -125,11 +125,14 @@ class Resumable {
     // Of each token that is read: its limits, the words to go on with, and </s>.
     std::vector<uint8_t> bits;
     std::vector<int64_t> forced, best, ends;
+    std::vector<Before> before;
+    std::vector<int64_t> texts;  // of `before`, one behind the other
     std::vector<float> scores, end_scores;
 
     Choices choices() {
         Choices choices{};
         choices.limits = bits.data(), choices.forced = forced.data(), choices.drafted = ends.data();
+        choices.before = before.data();
         choices.best = best.data(), choices.score = scores.data(), choices.drafted_score = end_scores.data();
         choices.normalised = 1, choices.count = to.candidates;
         return choices;
@@ -183,7 +186,8 @@ class BeamSearch : public Resumable {
     // One pass reads the last words of every hypothesis; all of them see each other.
     bool list_words() {
         const int z = to.words_a_step;
-        reading.clear(), reading.together = z, totals.clear(), bits.clear(), forced.clear();
+        reading.clear(), reading.together = z, totals.clear(), bits.clear(), forced.clear(), before.clear();
+        if (rules.read_texts()) list_texts();
         for (const Tree& tree : live) {
             totals.insert(totals.end(), tree.totals.begin(), tree.totals.end());
             for (const auto& path : tree.paths) {
@@ -202,6 +206,19 @@ class BeamSearch : public Resumable {
         best.resize(rows * to.candidates), scores.resize(rows * to.candidates), end_scores.resize(rows);
         ends.assign(rows, rules.end);
         return true;
+    }
+
+    // List the text of each hypothesis, for rules that read it; a step has one word there.
+    void list_texts() {
+        texts.resize(live.size() * to.beam * step);
+        int64_t* text = texts.data();
+        for (const Tree& tree : live) {
+            for (const auto& path : tree.paths) {
+                for (int i = 0; i < step; ++i) text[i] = tree.words[path[i + 1]];
+                before.push_back({text, nullptr, step, 0});
+                text += step;
+            }
+        }
     }
 
     void extend_beams() {

@@ -162,7 +162,7 @@ class DraftedSearch : public Resumable {
     bool list_nodes(Model m) {
         const Stack& stack = *model(m).stack;
         reader = m;
-        reading.clear(), read.clear(), bits.clear(), forced.clear();
+        reading.clear(), read.clear(), bits.clear(), forced.clear(), before.clear();
         size_t room = 0;
         for (int s = 0; s < to.sentences; ++s) {
             const Branching& tree = trees[s];
@@ -180,8 +180,9 @@ class DraftedSearch : public Resumable {
             read.erase(std::unique(read.begin() + begin, read.end()), read.end());
             for (size_t i = begin; i < read.size(); ++i) room += tree.depths[read[i].second] + 1;
         }
-        paths.resize(room);
+        paths.resize(room), texts.resize(room);
         int32_t* path = paths.data();
+        int64_t* text = texts.data();
         for (const auto& [s, node] : read) {
             const Branching& tree = trees[s];
             const int depth = tree.depths[node];
@@ -191,6 +192,10 @@ class DraftedSearch : public Resumable {
             if (word < 0 || word >= stack.vocabulary) return false;
             reading.tokens.push_back({word, s, s, own[node], depth, {0, nullptr, path, depth + 1}, reading.tokens.size()});
             path += depth + 1;
+            // Node 0 is the decoder's first input, which is no text.
+            for (int n = node; n > 0; n = tree.parents[n]) text[tree.depths[n] - 1] = tree.tokens[n];
+            before.push_back({text, nullptr, depth, 0});
+            text += depth;
             const size_t at = (size_t)s * to.most + depth;
             bits.push_back(to.bits == nullptr ? 0 : to.bits[at]);
             forced.push_back(to.forced == nullptr ? rules.pad : to.forced[at]);

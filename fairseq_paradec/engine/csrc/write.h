@@ -11,6 +11,7 @@ struct Writing {
     int normalised;         // whether scores are log-probabilities
     const uint8_t* limits;  // of each position; null: none
     const int64_t* forced;  // the only token allowed; null: none
+    const Before* before;   // rows, what a row writes behind; read if the rules read texts
     int64_t* tokens;
     float* scores;
     int32_t* written;       // rows
@@ -56,9 +57,16 @@ class Writer {
             if (to.limits != nullptr) limits[i] = to.limits[at];
             if (to.forced != nullptr) forced[i] = to.forced[at];
         }
+        before.clear();
+        for (size_t i = 0; rules.read_texts() && i < live.size(); ++i) {
+            before.push_back(to.before[live[i]]);
+            before.back().more = to.tokens + (size_t)live[i] * to.most;
+            before.back().more_length = taken;
+        }
         Choices choices{};
         choices.limits = to.limits == nullptr ? nullptr : limits.data();
         choices.forced = to.forced == nullptr ? nullptr : forced.data();
+        choices.before = before.data();
         choices.best = tokens.data(), choices.score = scores.data();
         choices.normalised = to.normalised, choices.count = 1;
         choose(projection, rules, choices, states.data(), (int)stride, (int)live.size(), work);
@@ -90,6 +98,7 @@ class Writer {
     std::vector<int32_t> live, lengths, starts, own_rows, source_rows;
     std::vector<int64_t> tokens, forced;
     std::vector<uint8_t> limits;
+    std::vector<Before> before;
 
     int count_of(int b) const { return first.counts == nullptr ? first.width : first.counts[b]; }
 };

@@ -72,6 +72,18 @@ class Rules(ctypes.Structure):
         ("temperature", c_float),
         ("suppressed", c_void_p),
         ("num_suppressed", c_int),
+        ("ngram", c_int),
+    ]
+
+
+class Before(ctypes.Structure):
+    """The tokens before a position; see ``Before`` in csrc/choose.h."""
+
+    _fields_ = [
+        ("text", c_void_p),
+        ("more", c_void_p),
+        ("length", c_int),
+        ("more_length", c_int),
     ]
 
 
@@ -85,6 +97,7 @@ class Writing(ctypes.Structure):
         ("normalised", c_int),
         ("limits", c_void_p),
         ("forced", c_void_p),
+        ("before", c_void_p),
         ("tokens", c_void_p),
         ("scores", c_void_p),
         ("written", c_void_p),
@@ -97,6 +110,7 @@ class Choices(ctypes.Structure):
     _fields_ = [
         ("limits", c_void_p),
         ("forced", c_void_p),
+        ("before", c_void_p),
         ("drafted", c_void_p),
         ("best", c_void_p),
         ("score", c_void_p),
@@ -263,7 +277,7 @@ class Until(ctypes.Structure):
 
 #: The structures, in the order of csrc's ``layout``, and the version of the interface.
 STRUCTURES = (
-    *(Chunk, Store, Rules, Writing, Choices, Step, Extended, Search, Searcher, Drafting),
+    *(Chunk, Store, Rules, Before, Writing, Choices, Step, Extended, Search, Searcher, Drafting),
     *(Drafted, Heads, Entry, Written, Reader, Until),
 )
 VERSION = 11

@@ -11,7 +11,7 @@ from ...token_rules import Limits, Positions, Scored, TokenRules
 from ..masks import Mask, Tree
 from ..slots import check_memory
 from .cache import NativeCache, NativeWeights, array_of, spans, store
-from .library import Choices, Chunk, Limit, Rules, Store, Writing, library
+from .library import Before, Choices, Chunk, Limit, Rules, Store, Writing, library
 from .stack import NativeMap, NativeStack, address_of, check
 
 #: About as many tokens are encoded at once: their states stay in the CPU's cache.
@@ -145,6 +145,8 @@ def native_choose(
     to.count = count or 1
     bits, forced = bits_of(limits), forced_of(limits)
     to.limits, to.forced = address_of(bits), address_of(forced)
+    texts = texts_of(at, width)
+    to.before = None if texts is None else texts.address
     drafted = drafted_scores = ranks = None
     if draft is not None:
         drafted = np.full((batch, width), at.rules.pad, np.int64)
@@ -187,7 +189,7 @@ def native_write(
     batch, width, most = len(new), max(map(len, new)), max(counts)
     cache.make_room(width + max(most - 1, 0))  # the last written token is not read
     limits = at.limits(most)
-    bits, forced = bits_of(limits), forced_of(limits)
+    bits, forced, texts = bits_of(limits), forced_of(limits), texts_of(at, 1)
     # Arrays live until the library has read and written what the structures point to.
     chunk_tokens = (ctypes.c_int64 * (batch * width))()
     for b, fed in enumerate(new):
@@ -216,6 +218,7 @@ def native_write(
         normalised=normalised,
         limits=address_of(bits),
         forced=address_of(forced),
+        before=None if texts is None else texts.address,
         tokens=addressof(tokens),
         scores=addressof(scores),
         written=addressof(written),
@@ -247,7 +250,31 @@ def rules_of(rules: TokenRules) -> Rules:
         temperature=rules.temperature,
         suppressed=address_of(rules.suppressed_tokens),
         num_suppressed=len(rules.suppressed),
+        ngram=rules.ngram,
     )
+
+
+class Texts:
+    """What is before N positions, as csrc reads it while this lives.
+
+    Args:
+        texts: of each, its tokens; none where they are not known.
+    """
+
+    def __init__(self, texts: Sequence[Sequence[int]]) -> None:
+        self._tokens = [np.array(text, np.int64) for text in texts]
+        self._each = (Before * len(texts))(
+            *(Before(text=address_of(t), length=len(t)) for t in self._tokens)
+        )
+        self.address = addressof(self._each)
+
+
+def texts_of(at: Positions, width: int) -> Texts | None:
+    """Return what is before each position of chunks of ``width``; None: no rule reads it."""
+    if not at.rules.read_texts:
+        return None
+    nothing: list[list[int]] = [[]] * width
+    return Texts([text for texts in at.texts() for text in [*texts, *nothing][:width]])
 
 
 def bits_of(limits: Limits) -> np.ndarray | None:

@@ -27,7 +27,7 @@ TIMES, LOSSLESS, ACCEPTANCE, QUALITY, DRAFTS = (
 )
 
 #: fairseq's limits and penalties: all decoders of a comparison share them.
-LIMITS = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature")
+LIMITS = ("max_len_a", "max_len_b", "min_len", "unkpen", "temperature", "no_repeat_ngram_size")
 
 #: Decoders of ``times`` besides those that are always there.
 DEFAULT_DECODERS = ("pgj --block-size 5", "hgj --jacobi-window sliding --block-size 5")
@@ -171,6 +171,7 @@ class Comparison:
     min_len: int | None = flag("fairseq's, for all decoders", type=number)
     unkpen: float | None = flag("fairseq's, for all decoders", type=float)
     temperature: float | None = flag("fairseq's, for all decoders", type=arguments.positive)
+    no_repeat_ngram_size: int | None = flag("fairseq's, for all decoders", type=number)
     peers: Sequence[str] = flag(
         f"other engines on the same checkpoint, too: {', '.join(PEERS)}, or both with a comma "
         f"(without LIST: {CTRANSLATE2}, which is for --device cpu)",

@@ -1,12 +1,12 @@
 """A fix of fairseq's ``--no-repeat-ngram-size``."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from torch import Tensor
 
+from ...token_rules import repeating
 from .patching import Function, around
 
 
@@ -31,10 +31,3 @@ def forbid_repeats() -> None:
         for row, written in enumerate(tokens[:, 1 : step + 1].tolist()):
             lprobs[row, repeating(written, self.no_repeat_ngram_size)] = -math.inf
         return lprobs
-
-
-def repeating(tokens: Sequence[int], size: int) -> list[int]:
-    """Return the tokens that would repeat an n-gram of this size after these tokens."""
-    last = tokens[len(tokens) - size + 1 :] if size > 1 else []
-    starts = range(len(tokens) - size + 1)
-    return sorted({tokens[i + size - 1] for i in starts if [*tokens[i : i + size - 1]] == [*last]})

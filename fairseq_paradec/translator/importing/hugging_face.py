@@ -11,7 +11,7 @@ from ...model.architecture import POSITIONS
 from . import t5
 from .files import added_tokens, ordinary_tokens, read_json, read_weights, whole_number
 from .foreign import NEVER, Foreign, learned_positions, options_of, sinusoids
-from .generation import left_out
+from .generation import left_out, search_of, settings_of
 from .vocabulary import (
     M2M_100,
     check_pieces,
@@ -74,7 +74,8 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
     source = source or about.get("source_lang") or about.get("src_lang")
     target = target or about.get("target_lang") or about.get("tgt_lang")
     pair = require_languages(source, target)
-    absent = left_out(file, config)
+    given = settings_of(file, config)
+    absent = left_out(file, config, given)
     weights_file, weights = read_weights(folder)
     tables = _tables(weights_file, config, weights)
     _check_tables(weights_file, config, tables)
@@ -86,6 +87,7 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
         source=pair[0],
         target=pair[1],
         settings=_options(file, config),
+        search=search_of(file, given),
         layers=_layers(config, weights),
         start=config["decoder_start_token_id"],
         **tables,
@@ -195,7 +197,7 @@ def _marian(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> d
     files = (folder / "vocab.json", folder / ("vocab.json" if is_shared else "target_vocab.json"))
     sizes = (config["vocab_size"], config.get("decoder_vocab_size") or config["vocab_size"])
     words = [words_of(read_json(f), n, f) for f, n in zip(files, sizes, strict=True)]
-    return marian_text(folder, words, files, pair[1])
+    return marian_text((folder / "source.spm", folder / "target.spm"), words, files, pair[1])
 
 
 def _multilingual(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ...model.architecture import Layers, Relative
 from ...text.bpe import load_sentencepiece
 from .files import added_tokens, ordinary_tokens, read_weights, whole_number
 from .foreign import NEVER, Foreign
-from .generation import left_out
+from .generation import left_out, search_of, settings_of
 from .vocabulary import require_languages, words_of
 
 #: The families by ``model_type`` of config.json. MADLAD-400 and flan-T5 are ``t5``.
@@ -72,7 +72,8 @@ def read(file: Path, config: Mapping[str, Any], source: str | None, target: str 
     sizes = {key: whole_number(file, config, key, default) for key, default in _NUMBERS.items()}
     sides = _sides(file, config, sizes)
     pair = require_languages(source, target)
-    absent = left_out(file, config)
+    given = settings_of(file, config)
+    absent = left_out(file, config, given)
     weights_file, weights = read_weights(file.parent)
     tables = _tables(weights_file, weights, sizes)
     start = config.get("decoder_start_token_id")
@@ -84,6 +85,7 @@ def read(file: Path, config: Mapping[str, Any], source: str | None, target: str 
         source=pair[0],
         target=pair[1],
         settings={},
+        search=search_of(file, given),
         sides=sides,
         layers=_layers(config, weights, sizes["d_model"]),
         embeddings=tables,
