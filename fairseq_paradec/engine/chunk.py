@@ -14,6 +14,7 @@ import numpy as np
 
 from ..batch import Numbers
 from ..errors import UsageError, option_error
+from ..extras import named
 from ..model.model import PACKED_ALONE, Model
 from ..token_rules import Best, Positions, Scored
 from .masks import Mask
@@ -117,6 +118,10 @@ class ChunkScorer:
         """
         kind, dtype = self.engine.kind, self.engine.dtype or "fp32"
         if isinstance(self.given, Model):
+            if not self.given.architecture.in_fairseq and not self.given.is_packed_only:
+                with named(f"--engine {kind}"):
+                    from .torch.record import RecordPasses
+                return RecordPasses(self.given, self.engine)
             needed = "a model that fairseq has loaded; this model was read without torch"
             if self.given.is_packed_only:
                 needed = PACKED_ALONE

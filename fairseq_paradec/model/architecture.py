@@ -19,8 +19,23 @@ FIRST_POSITION = 2
 
 
 @dataclass(frozen=True)
+class Relative:
+    """Biases of attention by the distance from a query to a key, in tokens, as T5 has them.
+
+    Attributes:
+        buckets: of distances; each has a bias for each head.
+        most: distances from here on are in the last bucket.
+    """
+
+    buckets: int
+    most: int
+
+
+@dataclass(frozen=True)
 class Layers:
     """The layers of an encoder or a decoder, and what surrounds them.
+
+    Those behind ``final_norm`` are what fairseq's Transformers never have.
 
     Attributes:
         count: L.
@@ -34,6 +49,13 @@ class Layers:
         most: positions at most; a longer text is refused.
         embedding_norm: whether a norm follows embeddings and positions.
         final_norm: whether a norm follows the last layer.
+        head_size: Dh, of a head's queries, keys and values; None: D / heads.
+        epsilon: what norms add to a variance.
+        is_rms: norms divide by the root of the mean square alone, and have no bias.
+        biases: whether linear maps have them.
+        gated: hidden units are multiplied by those of a second map, ``fc3``.
+        scaled: scores of attention are divided by the root of Dh.
+        relative: of self-attention; the same in all layers; None: there are none.
     """
 
     count: int
@@ -47,6 +69,18 @@ class Layers:
     most: int
     embedding_norm: bool
     final_norm: bool
+    head_size: int | None = None
+    epsilon: float = NORM_EPSILON
+    is_rms: bool = False
+    biases: bool = True
+    gated: bool = False
+    scaled: bool = True
+    relative: Relative | None = None
+
+    @property
+    def size(self) -> int:
+        """Dh, of a head."""
+        return self.dim // self.heads if self.head_size is None else self.head_size
 
 
 @dataclass(frozen=True)
@@ -112,7 +146,8 @@ class Architecture:
     """What a model's weights mean.
 
     Attributes:
-        kind: of ``KINDS``: what class of fairseq's or this package's has these weights.
+        kind: of ``KINDS``: what class of fairseq's or this package's has these weights; ``t5``:
+            none has.
         encoder: None: the encoder is none that this record describes.
         decoder: its layers.
         source_width: C, of the encoder's states.
@@ -150,6 +185,11 @@ class Architecture:
     shares_encoder: bool = False
     first_target_token: str | None = None
     source_end: bool = True
+
+    @property
+    def in_fairseq(self) -> bool:
+        """Whether fairseq, or this package's plugin, has a class with these weights."""
+        return self.kind != "t5"
 
     @property
     def target_order(self) -> TargetOrder:
@@ -190,8 +230,9 @@ class Architecture:
         decoder, shapes = self.decoder, dict[str, tuple[int, ...]]()
         if self.encoder is not None:
             shapes |= _layers("encoder", self.encoder, self.source_words, None)
-            shapes |= _positions("encoder", self.encoder)
+            shapes |= _positions("encoder", self.encoder) | _relative("encoder", self.encoder)
         shapes |= _layers("decoder", decoder, self.target_words, self.source_width)
+        shapes |= _relative("decoder", decoder)
         if self.output_dim != decoder.dim:
             shapes["decoder.project_out_dim.weight"] = self.output_dim, decoder.dim
         if self.cutoffs:
@@ -250,11 +291,13 @@ class Architecture:
 ORDER: dict[str, Any] = asdict(TargetOrder())
 #: Sizes are smaller than this, and positions, layers.
 MOST, POSITIONS, LAYERS = 1 << 24, 1 << 17, 1 << 10
+#: A relative position is not farther.
+_DISTANCE = 1 << 12
 #: An adaptive softmax has fewer bands.
 _BANDS = 32
 #: Activations that a record may name, by fairseq's names.
 ACTIVATIONS = ("linear", "relu", "gelu", "gelu_accurate", "tanh", "swish")
-KINDS = ("transformer", "reordered", "block_nat", "blockwise", "shallow", "imported")
+KINDS = ("transformer", "reordered", "block_nat", "blockwise", "shallow", "imported", "t5")
 ATTENTIONS, STARTS = ("bidirectional", "prefix_causal"), ("tokens", "zero", "learned")
 
 
@@ -302,14 +345,25 @@ def _check_layers(layers: Layers) -> None:
     for name, size in (("dim", layers.dim), ("feed_forward", layers.feed_forward)):
         _check(name, size, 0 < size < MOST, f"from 1 up, below {MOST}")
     _check("layers", layers.count, 0 < layers.count < LAYERS, f"from 1 up, below {LAYERS}")
-    divides = layers.heads > 0 and layers.dim % layers.heads == 0
-    _check("attention_heads", layers.heads, divides, f"a divisor of {layers.dim}")
+    if layers.head_size is None:
+        divides = layers.heads > 0 and layers.dim % layers.heads == 0
+        _check("attention_heads", layers.heads, divides, f"a divisor of {layers.dim}")
+    else:
+        fits = layers.heads > 0 and 0 < layers.head_size < MOST // layers.heads
+        given = f"{layers.heads} of size {layers.head_size}"
+        _check("attention_heads", given, fits, f"from 1 up, together below {MOST}")
     _check(
         "activation_fn", layers.activation, layers.activation in ACTIVATIONS, ", ".join(ACTIVATIONS)
     )
     kinds = (None, "learned", "sinusoidal")
     _check("positions", layers.positions, layers.positions in kinds, "learned, sinusoidal or none")
     _check("max_positions", layers.most, 0 < layers.most <= POSITIONS, f"1 to {POSITIONS}")
+    _check("epsilon", layers.epsilon, 0 <= layers.epsilon < 1, "from 0 up, below 1")
+    if layers.relative is not None:
+        near, far = layers.relative.buckets, layers.relative.most
+        fits = near >= 4 and near % 2 == 0 and near < far <= _DISTANCE
+        allowed = f"an even number of buckets from 4 up, and a larger distance, at most {_DISTANCE}"
+        _check("relative", f"{near} buckets up to the distance {far}", fits, allowed)
 
 
 def _check(name: str, value: object, fits: bool, allowed: str) -> None:
@@ -325,32 +379,43 @@ def _positions(side: str, layers: Layers) -> dict[str, tuple[int, ...]]:
     return {f"{side}.embed_positions.weight": (layers.most + FIRST_POSITION, layers.dim)}
 
 
+def _relative(side: str, layers: Layers) -> dict[str, tuple[int, ...]]:
+    """Return the shape of biases by distance."""
+    if layers.relative is None:
+        return {}
+    return {f"{side}.relative_bias.weight": (layers.relative.buckets, layers.heads)}
+
+
 def _layers(
     side: str, layers: Layers, words: int, source: int | None
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of an encoder, or of a decoder that reads states of width ``source``."""
-    dim, units = layers.dim, layers.feed_forward
+    dim, units, width = layers.dim, layers.feed_forward, layers.heads * layers.size
     shapes: dict[str, tuple[int, ...]] = {f"{side}.embed_tokens.weight": (words, dim)}
     norms = ["self_attn_layer_norm", "final_layer_norm"]
-    maps = {f"self_attn.{part}_proj": (dim, dim) for part in ("q", "k", "v", "out")}
-    maps |= {"fc1": (units, dim), "fc2": (dim, units)}
+    maps = {f"self_attn.{part}_proj": (width, dim) for part in "qkv"}
+    maps |= {"self_attn.out_proj": (dim, width), "fc1": (units, dim), "fc2": (dim, units)}
+    if layers.gated:
+        maps["fc3"] = units, dim
     if source is not None:
         norms.append("encoder_attn_layer_norm")
-        maps |= {f"encoder_attn.{part}_proj": (dim, dim) for part in ("q", "out")}
-        maps |= {f"encoder_attn.{part}_proj": (dim, source) for part in ("k", "v")}
+        maps |= {"encoder_attn.q_proj": (width, dim), "encoder_attn.out_proj": (dim, width)}
+        maps |= {f"encoder_attn.{part}_proj": (width, source) for part in ("k", "v")}
     for index in range(layers.count):
         for name, shape in maps.items():
             shapes[f"{side}.layers.{index}.{name}.weight"] = shape
-            shapes[f"{side}.layers.{index}.{name}.bias"] = shape[:1]
+            if layers.biases:
+                shapes[f"{side}.layers.{index}.{name}.bias"] = shape[:1]
         for name in norms:
-            shapes |= _norm(f"{side}.layers.{index}.{name}", dim)
+            shapes |= _norm(f"{side}.layers.{index}.{name}", layers)
     if layers.embedding_norm:
-        shapes |= _norm(f"{side}.layernorm_embedding", dim)
+        shapes |= _norm(f"{side}.layernorm_embedding", layers)
     if layers.final_norm:
-        shapes |= _norm(f"{side}.layer_norm", dim)
+        shapes |= _norm(f"{side}.layer_norm", layers)
     return shapes
 
 
-def _norm(name: str, dim: int) -> dict[str, tuple[int, ...]]:
+def _norm(name: str, layers: Layers) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a norm."""
-    return {f"{name}.weight": (dim,), f"{name}.bias": (dim,)}
+    parts = ("weight",) if layers.is_rms else ("weight", "bias")
+    return {f"{name}.{part}": (layers.dim,) for part in parts}

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import UsageError, shown
 from ..files import replacing
-from .architecture import Architecture, checked
+from .architecture import Architecture, Layers, checked
 from .checkpoint import BFLOAT16
 from .weights import as_fp32
 
@@ -34,7 +34,11 @@ _DTYPES = {
 #: Where weights begin is a multiple of this, for vector instructions.
 _ALIGNED = 64
 #: Fields of records that files of earlier versions lack, and what they are then.
-_LATER: dict[str, Any] = {"source_end": True}
+_LATER: dict[str, Any] = {"source_end": True} | {
+    field.name: field.default
+    for field in dataclasses.fields(Layers)
+    if field.default is not dataclasses.MISSING
+}
 #: So many numbers are written at once.
 _BLOCK = 1 << 20
 #: A header has not more bytes, a weight not more dimensions.
@@ -67,8 +71,7 @@ def write(
     types = {name: _type_of(weight) for name, weight in weights.items()}
     # Wide ones come first, so that all lie where their type may lie.
     names = sorted(weights, key=lambda name: -_DTYPES[types[name]].itemsize)
-    record = dataclasses.asdict(architecture)
-    record = {name: v for name, v in record.items() if name not in _LATER or v != _LATER[name]}
+    record = _without_later(dataclasses.asdict(architecture))
     about = {"format": FORMAT, "architecture": record, "hash": digits}
     header: dict[str, Any] = {"__metadata__": {"paradec": json.dumps(about)}}
     end = 0
@@ -84,6 +87,15 @@ def write(
             for block in _blocks(weights[name]):
                 file.write(_as_type(block, types[name]).view(np.uint8).data)
             release(weights[name])
+
+
+def _without_later(record: dict[str, Any]) -> dict[str, Any]:
+    """Leave out fields that earlier versions do not know, where they are as they were then."""
+    return {
+        name: _without_later(value) if isinstance(value, dict) else value
+        for name, value in record.items()
+        if name not in _LATER or value != _LATER[name]
+    }
 
 
 def _blocks(weight: np.ndarray) -> Iterator[np.ndarray]:

@@ -16,6 +16,7 @@ from ..target_order import TargetOrder
 from . import checkpoint, file
 from .architecture import FIRST_POSITION, Architecture, Heads, Layers
 from .dictionary import Dictionary
+from .relative import biases_by_distance
 from .settings import Vocabularies, architecture_of
 from .weights import Weights, as_fp32, stored
 
@@ -148,6 +149,10 @@ class Model:
         """Return a weight by any of its names."""
         return self.weights[self._ties.get(name, name)]
 
+    def has(self, name: str) -> bool:
+        """Return whether it has a weight of a name."""
+        return self._ties.get(name, name) in self.weights
+
     def layers(self, side: str) -> Layers:
         """Return the layers of ``encoder`` or ``decoder``, which it has."""
         if side == "decoder":
@@ -260,6 +265,14 @@ class Model:
         if layers.positions == "learned":
             return self.weight(f"{side}.embed_positions.weight")[FIRST_POSITION:]
         return sinusoids(np.arange(FIRST_POSITION, FIRST_POSITION + layers.most), layers.dim)
+
+    def relative_bias(self, side: str) -> np.ndarray | None:
+        """Return a side's biases of attention by distance; see ``biases_by_distance``."""
+        relative = self.layers(side).relative
+        if relative is None:
+            return None
+        weight = self.weight(f"{side}.relative_bias.weight")
+        return biases_by_distance(weight, relative, side == "encoder")
 
     def _slot_positions(self) -> np.ndarray:
         """Return the vectors of an order's slots, with what replaces start symbols."""

@@ -177,13 +177,14 @@ def _wanted(name: str, flag: str, files: Sequence[str]) -> list[str]:
 def _check_kind(file: Path, name: str, flag: str) -> None:
     """Refuse a model of a kind that is not imported, before its weights are fetched."""
     from .importing.files import read_json
-    from .importing.hugging_face import FAMILIES
+    from .importing import hugging_face, t5
 
     if file.stat().st_size > _CONFIG:
         raise option_error(flag, name, "a model whose config.json is small")
     kind = read_json(file).get("model_type")
-    if kind not in tuple(FAMILIES):
-        allowed = f"a model whose config.json has the model_type {', '.join(FAMILIES)}"
+    families = (*hugging_face.FAMILIES, *t5.FAMILIES)
+    if kind not in families:
+        allowed = f"a model whose config.json has the model_type {', '.join(families)}"
         raise option_error(f"{flag} {name}: model_type", kind, allowed)
 
 

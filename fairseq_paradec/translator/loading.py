@@ -177,7 +177,7 @@ class CoreModels:
         check_models(own.decoding, [self.model], own.drafter_path)
         if own.audit:
             return "--audit"
-        if own.engine == "torch":
+        if own.engine == "torch" and self.model.architecture.in_fairseq:
             return "--engine torch"
         if own.decoding in STOCK_DECODINGS:
             rules = [flag(n) for n in OTHER_SEARCH if getattr(own, n) != ALL[n].default]

@@ -68,14 +68,21 @@ int main(int words_given, char**) {
         const auto table = numbers((size_t)words * dim), positions = numbers((size_t)9 * dim);
         paradec_stack_tables(stack, table.data(), words, 2, turn % 2 ? positions.data() : nullptr, 9);
         const auto ones = numbers(dim), none = numbers(std::max({inner, 3 * all, dim}));
+        const bool is_t5 = turn % 3 == 1;
+        const int reach = between(1, 12);
+        const auto biases = numbers((size_t)heads * (2 * reach + 1));
+        if (is_t5) paradec_stack_biases(stack, biases.data(), reach);
         for (int layer = 0; layer < layers; ++layer) {
-            const int shapes[6][2] = {{3 * all, dim}, {dim, all}, {all, dim}, {dim, all}, {inner, dim}, {dim, inner}};
-            for (int which = 0; which < 6; ++which) {
+            const int shapes[7][2] = {{3 * all, dim}, {dim, all}, {all, dim}, {dim, all}, {inner, dim}, {inner, dim}, {dim, inner}};
+            for (int which = 0; which < 7; ++which) {
+                if (which == FEED_GATE && !is_t5) continue;
                 const int outputs = shapes[which][0], inputs = shapes[which][1];
                 const auto weight = numbers((size_t)outputs * inputs);
                 paradec_stack_map(stack, layer, which, weight.data(), none.data(), outputs, inputs, form);
             }
-            for (int which = 0; which < 3; ++which) paradec_stack_norm(stack, layer, which, ones.data(), ones.data(), 1e-5f);
+            for (int which = 0; which < 3; ++which) {
+                paradec_stack_norm(stack, layer, which, ones.data(), is_t5 ? nullptr : ones.data(), 1e-5f);
+            }
             paradec_stack_layer(stack, layer, turn % 2, turn % 5);
         }
         const int slots = padded(64), length = between(1, LANES + 3), source_slots = padded(length);

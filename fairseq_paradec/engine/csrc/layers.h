@@ -1,15 +1,29 @@
 // Parts of a Transformer's layers besides products: norms and attention.
 #pragma once
 
+#include <type_traits>
+
 #include "linear.h"
 
 struct Norm {
-    Memory<float> weight, bias;  // padded with zeros; null: none
+    Memory<float> weight, bias;  // padded with zeros; no weight: no norm; no bias: of mean squares alone
     float epsilon = 0;
 };
 
+// y = x / root of the mean square, weighted; rows as those of `normalise`.
+inline void normalise_squares(const Norm& norm, const float* x, int rows, int size, float* y) {
+    const int stride = padded(size);
+    for (int r = 0; r < rows; ++r, x += stride, y += stride) {
+        vfloat squares{};
+        for (int i = 0; i < stride; i += LANES) squares += load(x + i) * load(x + i);
+        const float scale = 1 / std::sqrt(sum(squares) / size + norm.epsilon);
+        for (int i = 0; i < stride; i += LANES) store(y + i, load(x + i) * scale * load(norm.weight.get() + i));
+    }
+}
+
 // y = norm(x), rows of `size` numbers, padded; y may be x.
 inline void normalise(const Norm& norm, const float* x, int rows, int size, float* y) {
+    if (!norm.bias) return normalise_squares(norm, x, rows, size, y);
     const int stride = padded(size), pad = stride - size;
     for (int r = 0; r < rows; ++r, x += stride, y += stride) {
         vfloat total{};
@@ -64,10 +78,20 @@ inline void match(const float* query, const float* keys, int size, const Seen& s
     }
 }
 
+// Biases by the distance of a key from its query, of one head and query. The i-th key that a query sees is at
+// position i, wherever it lies.
+struct Near {
+    const float* same;  // of distance 0; those of -(reach + LANES) to reach + LANES - 1 lie around it
+    int reach, position;
+    vfloat at(int key) const { return load(same + std::clamp(key - position, -(reach + LANES), reach)); }
+};
+struct Anywhere {};  // there are no biases
+
 // Attention of one head's query; keys and values are slots x size. The sums have the same terms in the
 // same order wherever the slots lie, so a path's are those of a row that holds it alone.
+template <class Bias>
 inline void attend(const float* query, const float* keys, const float* values, int size, float scale,
-                   const Seen& seen, float* scores, float* out) {
+                   const Seen& seen, const Bias& bias, float* scores, float* out) {
     const int count = seen.count();
     vfloat best = splat(-INFINITY);
     for (int t = 0; t < count; t += LANES) {
@@ -77,6 +101,7 @@ inline void attend(const float* query, const float* keys, const float* values, i
         for (; d + 4 * LANES <= size; d += 4 * LANES) match<4>(query + d, keys + d, size, seen, t, here, parts);
         for (; d < size; d += LANES) match<1>(query + d, keys + d, size, seen, t, here, parts);
         vfloat score = sums_of(parts) * scale;
+        if constexpr (std::is_same_v<Bias, Near>) score += bias.at(t);
         for (int i = here; i < LANES; ++i) score[i] = -INFINITY;
         for (int i = 0; seen.mask != nullptr && i < here; ++i) {
             if (seen.mask[t + i] == 0) score[i] = -INFINITY;

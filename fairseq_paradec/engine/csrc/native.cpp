@@ -34,8 +34,9 @@ Norm make_norm(const float* weight, const float* bias, int size, float epsilon) 
     Norm norm;
     norm.epsilon = epsilon;
     norm.weight = allocate<float>(padded(size));
-    norm.bias = allocate<float>(padded(size));
     std::memcpy(norm.weight.get(), weight, size * sizeof(float));
+    if (bias == nullptr) return norm;
+    norm.bias = allocate<float>(padded(size));
     std::memcpy(norm.bias.get(), bias, size * sizeof(float));
     return norm;
 }
@@ -54,7 +55,7 @@ constexpr int32_t VERSION = 11;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
-enum MapOf : int { QKV, SELF_OUT, CROSS_QUERY, CROSS_OUT, FEED_IN, FEED_OUT };
+enum MapOf : int { QKV, SELF_OUT, CROSS_QUERY, CROSS_OUT, FEED_IN, FEED_GATE, FEED_OUT };
 enum NormOf : int { SELF_NORM, CROSS_NORM, FEED_NORM };
 enum NormOfStack : int { EMBEDDING_NORM, FINAL_NORM };
 
@@ -151,6 +152,22 @@ API int paradec_stack_tables(Stack* stack, const float* embedding, int vocabular
     return 1;
 }
 
+// Biases of self-attention by distance, heads x (2 * reach + 1), from -reach to reach; see `Near`.
+API int paradec_stack_biases(Stack* stack, const float* biases, int reach) try {
+    const int around = reach + LANES;
+    Memory<float> table = allocate<float>((size_t)stack->heads * 2 * around);
+    for (int head = 0; head < stack->heads; ++head) {
+        const float* same = biases + (size_t)head * (2 * reach + 1) + reach;
+        float* to = table.get() + (size_t)head * 2 * around + around;
+        for (int d = -around; d < around; ++d) to[d] = same[std::clamp(d, -reach, reach)];
+    }
+    stack->biases = std::move(table);
+    stack->reach = reach;
+    return 0;
+} catch (const std::bad_alloc&) {
+    return 1;
+}
+
 API void paradec_stack_layer(Stack* stack, int layer, int pre_norm, int activation) {
     stack->layers[layer].pre_norm = pre_norm != 0;
     stack->layers[layer].activation = (Activation)activation;
@@ -164,6 +181,7 @@ static Linear& map_of(Stack* stack, int layer, int which) {
     maps[CROSS_QUERY] = &own.cross_query;
     maps[CROSS_OUT] = &own.cross_out;
     maps[FEED_IN] = &own.feed_in;
+    maps[FEED_GATE] = &own.feed_gate;
     maps[FEED_OUT] = &own.feed_out;
     return *maps[which];
 }
@@ -196,6 +214,7 @@ API void paradec_stack_map_at(Stack* stack, int layer, int which, char* from, in
     map_of(stack, layer, which) = from_file(from, outputs, inputs, (Form)form);
 }
 
+// Without a bias it is a norm of mean squares.
 API int paradec_stack_norm(Stack* stack, int layer, int which, const float* weight, const float* bias, float epsilon) try {
     Norm norm = make_norm(weight, bias, stack->dim, epsilon);
     if (layer < 0) {

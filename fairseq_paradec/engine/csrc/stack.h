@@ -10,7 +10,8 @@ struct Layer {
     bool pre_norm = false;
     Activation activation = Activation::relu;
     Norm self_norm, cross_norm, feed_norm;
-    Linear qkv, self_out, cross_query, cross_out, feed_in, feed_out;  // 0 outputs: absent
+    // 0 outputs: absent; feed_gate: what hidden units are multiplied with
+    Linear qkv, self_out, cross_query, cross_out, feed_in, feed_gate, feed_out;
 };
 
 struct Stack {
@@ -21,6 +22,8 @@ struct Stack {
     float embedding_scale = 1;
     Memory<float> positions;                // num_positions x dim (padded); null: none
     int vocabulary = 0, num_positions = 0;
+    Memory<float> biases;                   // of self-attention, heads x 2 * (reach + LANES); null: none
+    int reach = 0;                          // farther keys have the bias of this distance
     Norm embedding_norm, final_norm;
     std::vector<Layer> layers;
 };
@@ -127,10 +130,10 @@ inline bool list(const Stack& stack, const Chunk& chunk, const Store& own, Works
     return true;
 }
 
-// Attention of all tokens and heads; query: N x (heads * head_size), with this stride.
-template <class See>
+// Attention of all tokens and heads; query: N x (heads * head_size), with this stride. bias(token, head): see `Near`.
+template <class See, class BiasOf>
 inline void attend_all(const Stack& stack, const Store& store, int layer, const float* query, int stride,
-                       float* out, Workspace& work, const See& see) {
+                       float* out, Workspace& work, const See& see, const BiasOf& bias) {
     const int size = stack.head_size, all = stack.heads * size, tasks = (int)work.tokens.size() * stack.heads;
     const int scratch = padded(store.slots) + LANES;
     float* scores = grown(work.scores, (size_t)work.threads * scratch);
@@ -139,7 +142,7 @@ inline void attend_all(const Stack& stack, const Store& store, int layer, const 
         const auto [row, seen] = see(work.tokens[i]);
         const size_t at = store.at(layer, row, head, stack);
         attend(query + (size_t)i * stride + head * size, store.keys + at, store.values + at, size,
-               stack.scale, seen, scores + (size_t)part * scratch,
+               stack.scale, seen, bias(work.tokens[i], head), scores + (size_t)part * scratch,
                out + (size_t)i * all + head * size);
     });
 }
@@ -196,6 +199,13 @@ inline void run(const Stack& stack, const Store& own, const Store* source, float
     const auto after = [&](const Layer& layer, const Norm& norm) {
         if (!layer.pre_norm) normalise(norm, x, rows, dim, x);
     };
+    const auto own_row = [](const Token& t) { return std::pair(t.own_row, t.seen); };
+    const auto source_row = [&](const Token& t) { return std::pair(t.source_row, Seen{source->lengths[t.source_row]}); };
+    const auto anywhere = [](const Token&, int) { return Anywhere{}; };
+    const auto near = [&](const Token& t, int head) {
+        const int around = stack.reach + LANES;
+        return Near{stack.biases.get() + (size_t)head * 2 * around + around, stack.reach, t.position};
+    };
     for (size_t index = 0; index < stack.layers.size(); ++index) {
         const Layer& layer = stack.layers[index];
         // 1. Self-attention over the cache and the chunk.
@@ -206,8 +216,11 @@ inline void run(const Stack& stack, const Store& own, const Store* source, float
             const float* keys = wide + (size_t)i * 3 * all + all;
             put(stack, own, (int)index, token.own_row, token.place, keys, keys + all);
         }
-        attend_all(stack, own, (int)index, wide, 3 * all, mixed, work,
-                   [](const Token& t) { return std::pair(t.own_row, t.seen); });
+        if (stack.biases) {
+            attend_all(stack, own, (int)index, wide, 3 * all, mixed, work, own_row, near);
+        } else {
+            attend_all(stack, own, (int)index, wide, 3 * all, mixed, work, own_row, anywhere);
+        }
         multiply(layer.self_out, mixed, all, rows, {x, stride, x}, work);
         after(layer, layer.self_norm);
         // 2. Attention to the source.
@@ -217,16 +230,20 @@ inline void run(const Stack& stack, const Store& own, const Store* source, float
             if (attention != nullptr && attention->layer == (int)index) {
                 return watch(stack, *source, wide, all, *attention, work);
             }
-            attend_all(stack, *source, (int)index, wide, all, mixed, work, [&](const Token& t) {
-                return std::pair(t.source_row, Seen{source->lengths[t.source_row]});
-            });
+            attend_all(stack, *source, (int)index, wide, all, mixed, work, source_row, anywhere);
             multiply(layer.cross_out, mixed, all, rows, {x, stride, x}, work);
             after(layer, layer.cross_norm);
         }
         // 3. Feed-forward.
         const int inner = layer.feed_in.width();
-        wide = grown(work.wide, (size_t)rows * inner);
+        const bool is_gated = layer.feed_gate.outputs > 0;
+        wide = grown(work.wide, (size_t)rows * inner * (is_gated ? 2 : 1));
         multiply(layer.feed_in, before(layer, layer.feed_norm), stride, rows, {wide, inner, nullptr, layer.activation}, work);
+        if (is_gated && rows > 0) {  // the inputs are laid out as for the map before
+            float* gate = wide + (size_t)rows * inner;
+            product(layer.feed_gate, work.inputs, {gate, inner}, work.threads);
+            for (size_t i = 0; i < (size_t)rows * inner; i += LANES) store(wide + i, load(wide + i) * load(gate + i));
+        }
         multiply(layer.feed_out, wide, inner, rows, {x, stride, x}, work);
         after(layer, layer.feed_norm);
     }

@@ -292,7 +292,7 @@ AT_MOST = 50
 class MapOf(enum.IntEnum):
     """The linear maps of a layer; csrc's ``MapOf``."""
 
-    QKV, SELF_OUT, CROSS_QUERY, CROSS_OUT, FEED_IN, FEED_OUT = range(6)
+    QKV, SELF_OUT, CROSS_QUERY, CROSS_OUT, FEED_IN, FEED_GATE, FEED_OUT = range(7)
 
 
 class NormOf(enum.IntEnum):
@@ -338,6 +338,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_stack_new": (c_void_p, [c_int, c_int, c_int, c_float, c_int]),
     "paradec_stack_free": (None, [c_void_p]),
     "paradec_stack_tables": (c_int, [c_void_p, c_void_p, c_int, c_float, c_void_p, c_int]),
+    "paradec_stack_biases": (c_int, [c_void_p, c_void_p, c_int]),
     "paradec_stack_layer": (None, [c_void_p, c_int, c_int, c_int]),
     "paradec_stack_map": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_stack_norm": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_float]),

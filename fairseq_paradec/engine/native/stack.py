@@ -3,10 +3,11 @@
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
-from ...model.architecture import NORM_EPSILON, Layers
+from ...model.architecture import Layers
 from ...model.model import HeadWeights, Model
 from ...threads import num_threads
 from .library import Heads, MapOf, NormOf, NormOfStack, library
@@ -17,6 +18,10 @@ FORMS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
 
 #: csrc's ``Activation`` by fairseq's name.
 ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "gelu_accurate": 3, "tanh": 4, "swish": 5}
+
+
+#: Of a map or a norm; None: it has no bias.
+WeightAndBias: TypeAlias = tuple[np.ndarray, np.ndarray | None]
 
 
 class NativeMap:
@@ -141,14 +146,16 @@ class NativeStack:
         self._model, self._side = model, side
         layers = model.layers(side)
         self.dim, self.heads = layers.dim, layers.heads
-        self.own_size = self.dim // self.heads
+        self.own_size = layers.size
         lanes = library().paradec_lanes()
         self.lanes = lanes
         self.head_size = -(-self.own_size // lanes) * lanes
         self.stride = -(-self.dim // lanes) * lanes
         self.num_layers = layers.count
+        self.epsilon = layers.epsilon
+        of_scores = self.own_size**-0.5 if layers.scaled else 1.0
         self.address = library().paradec_stack_new(
-            self.dim, self.heads, self.head_size, self.own_size**-0.5, layers.count
+            self.dim, self.heads, self.head_size, of_scores, layers.count
         )
         if self.address is None:
             raise MemoryError("no room for packed weights")
@@ -167,6 +174,10 @@ class NativeStack:
                 0 if table is None else len(table),
             )
         )
+        biases = model.relative_bias(side)
+        if biases is not None:
+            reach = biases.shape[1] // 2
+            check(library().paradec_stack_biases(self.address, address_of(biases), reach))
         for index in range(layers.count):
             self._add(index, layers)
         if layers.embedding_norm:
@@ -188,6 +199,8 @@ class NativeStack:
             self._out(index, MapOf.CROSS_OUT, f"{name}.encoder_attn.out_proj")
             self._norm(index, NormOf.CROSS, f"{name}.encoder_attn_layer_norm")
         self._map(index, MapOf.FEED_IN, (units, dim), lambda: self._weights(f"{name}.fc1"))
+        if layers.gated:
+            self._map(index, MapOf.FEED_GATE, (units, dim), lambda: self._weights(f"{name}.fc3"))
         self._map(index, MapOf.FEED_OUT, (dim, units), lambda: self._weights(f"{name}.fc2"))
         self._norm(index, NormOf.FEED, f"{name}.final_layer_norm")
         activation = ACTIVATIONS[layers.activation]
@@ -209,27 +222,29 @@ class NativeStack:
         """Let the model go, once all is packed: models that nobody else has are gone then."""
         del self._model
 
-    def _weights(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return weight and bias of a map."""
-        return self._model.weight(f"{name}.weight"), self._model.weight(f"{name}.bias")
+    def _weights(self, name: str) -> WeightAndBias:
+        """Return weight and bias of a map, or of a norm."""
+        has_bias = self._model.has(f"{name}.bias")
+        bias = self._model.weight(f"{name}.bias") if has_bias else None
+        return self._model.weight(f"{name}.weight"), bias
 
-    def _pad_outputs(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _pad_outputs(self, names: Sequence[str]) -> WeightAndBias:
         """Join maps with the outputs of each head padded: (H·Dh)×... each -> (N·H·Dp)×..."""
-        joined: list[np.ndarray] = []
-        for parts in zip(*map(self._weights, names), strict=True):
-            inputs = parts[0][0].size
-            shape = len(parts), self.heads, self.head_size, inputs
-            padded = np.zeros(shape, np.float32)
-            for to, part in zip(padded, parts, strict=True):
-                to[:, : self.own_size] = part.reshape(self.heads, self.own_size, inputs)
-            joined.append(padded.reshape(-1, *parts[0].shape[1:]))
-        weight, bias = joined
-        return weight, bias
+        weights, biases = zip(*map(self._weights, names), strict=True)
+        return self._padded(weights), None if biases[0] is None else self._padded(biases)
+
+    def _padded(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Join weights, or biases, of maps; see ``_pad_outputs``."""
+        inputs = parts[0][0].size
+        padded = np.zeros((len(parts), self.heads, self.head_size, inputs), np.float32)
+        for to, part in zip(padded, parts, strict=True):
+            to[:, : self.own_size] = part.reshape(self.heads, self.own_size, inputs)
+        return padded.reshape(-1, *parts[0].shape[1:])
 
     def _out(self, layer: int, which: MapOf, name: str) -> None:
         """Pack a map with the inputs of each head padded: D×(H·Dh) -> D×(H·Dp)."""
 
-        def make() -> tuple[np.ndarray, np.ndarray]:
+        def make() -> WeightAndBias:
             weight, bias = self._weights(name)
             padded = np.zeros((self.dim, self.heads, self.head_size), np.float32)
             padded[:, :, : self.own_size] = weight.reshape(self.dim, self.heads, self.own_size)
@@ -242,14 +257,14 @@ class NativeStack:
         layer: int,
         which: MapOf,
         size: tuple[int, int],
-        make: Callable[[], tuple[np.ndarray, np.ndarray]],
+        make: Callable[[], WeightAndBias],
     ) -> None:
         """Pack a map, or take it from the file, which needs no weights."""
         where, shape = (self.address, layer, which), (*size, FORMS[self.form])
         if self.shelf is not None and self.shelf.reads:
             library().paradec_stack_map_at(*where, self.shelf.place(*size), *shape)
             return
-        weight, bias = map(plain, make())
+        weight, bias = map(plain_or_none, make())
         check(library().paradec_stack_map(*where, address_of(weight), address_of(bias), *shape))
         if self.shelf is not None:
             room = self.shelf.room(*size)
@@ -257,10 +272,10 @@ class NativeStack:
             self.shelf.keep(room)
 
     def _norm(self, layer: int, which: NormOf | NormOfStack, name: str) -> None:
-        weight, bias = map(plain, self._weights(name))
+        weight, bias = map(plain_or_none, self._weights(name))
         check(
             library().paradec_stack_norm(
-                self.address, layer, which, address_of(weight), address_of(bias), NORM_EPSILON
+                self.address, layer, which, address_of(weight), address_of(bias), self.epsilon
             )
         )
 
@@ -268,6 +283,11 @@ class NativeStack:
 def plain(weight: np.ndarray) -> np.ndarray:
     """Return a weight in fp32, its numbers one behind the other."""
     return np.ascontiguousarray(weight, np.float32)
+
+
+def plain_or_none(weight: np.ndarray | None) -> np.ndarray | None:
+    """As ``plain``, of a bias that may not be there."""
+    return None if weight is None else plain(weight)
 
 
 def sized(shape: tuple[int, int]) -> np.ndarray:

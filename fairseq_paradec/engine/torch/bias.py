@@ -70,3 +70,35 @@ def _tree(cache: Cache, place: Place, tree: Tree) -> Tensor:
     seen = np.take_along_axis(sees, inside, axis=2) & (slots < size)[:, None]
     hidden = on_device(~(seen | (slots < 0)[:, None]), cache.keys)
     return cache.keys.new_zeros(hidden.shape).masked_fill_(hidden, -math.inf).unsqueeze(1)
+
+
+def slots_seen(bias: Tensor | None, end: int, is_tree: bool, positions: slice | Tensor) -> Tensor:
+    """Return the positions of the tokens in slots, T, or in a tree as each token sees them, B×K×T.
+
+    A token of a tree sees one token of each position before it, in slots that ascend.
+
+    Args:
+        bias: of ``attention_bias``.
+        end: T.
+        is_tree: whether slots are those of a tree.
+        positions: of the chunk's tokens.
+    """
+    if not is_tree or bias is None:
+        device = positions.device if isinstance(positions, Tensor) else None
+        return torch.arange(end, device=device if bias is None else bias.device)
+    return bias.isfinite().cumsum(-1).squeeze(1) - 1
+
+
+def by_distance(table: Tensor, queries: slice | Tensor, keys: Tensor) -> Tensor:
+    """Return biases by distance: H×K×T, or R×H×K×T.
+
+    Args:
+        table: H×(2·R+1), from distance -R to R; a farther key has the bias of that end.
+        queries: positions, K of them or R×K.
+        keys: positions, T or R×K×T.
+    """
+    if isinstance(queries, slice):
+        queries = torch.arange(queries.start, queries.stop, device=table.device)
+    reach = table.size(1) // 2
+    biases = table[:, (keys - queries[..., None]).clamp(-reach, reach) + reach]
+    return biases if biases.dim() == 3 else biases.transpose(0, 1)

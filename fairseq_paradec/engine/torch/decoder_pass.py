@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..masks import Mask, Tree
-from .bias import attention_bias
+from .bias import attention_bias, by_distance, slots_seen
 from .cache import Cache
 from .choices import on_device
 from .layers import CachedKeys, DecoderLayer
-from .weights import Form, Linear, Map, Norm
+from .weights import Form, Linear, Map, Norm, SquareNorm
 
 
 class DecoderWeights(NamedTuple):
@@ -23,14 +23,15 @@ class DecoderWeights(NamedTuple):
     noise: Linear | None  # E×E, the map that fairseq trains with quantisation noise, or None
     project_in: Linear | None  # D×E, or None
     positions: Tensor | None  # P×D, the vectors of positions 0 to P-1, or None
-    embedding_norm: Norm | None  # the norm after embeddings and positions, or None
+    embedding_norm: Norm | SquareNorm | None  # the norm after embeddings and positions, or None
     # for a block model that adds source embeddings to its masks: the rate at which their weight
     # falls with the distance; or None
     copy_sharpness: Tensor | None
     layers: list[DecoderLayer]  # the decoder layers
     source_keys: Map  # all layers' key and value maps of the source in one matrix, (L·2·D)×C
-    final_norm: Norm | None  # the norm after the last layer, or None
+    final_norm: Norm | SquareNorm | None  # the norm after the last layer, or None
     project_out: Linear | None  # E×D, or None
+    distances: Tensor | None = None  # H×(2·R+1), biases by distance from -R to R, or None
 
 
 def source_keys(weights: DecoderWeights, states: Tensor) -> Tensor:
@@ -66,6 +67,10 @@ def decoder_pass(
     positions = place.positions
     if isinstance(mask, Tree):
         positions = on_device(mask.positions(), cache.keys)
+    if weights.distances is not None:
+        slots = slots_seen(bias, place.end, isinstance(mask, Tree), positions)
+        near = by_distance(weights.distances, positions, slots)
+        bias = near if bias is None else bias + near
     x = embed(weights, tokens, positions, cache.source_vectors)
     for index, layer in enumerate(weights.layers):
         written = CachedKeys(cache.keys[index], place.where, place.end)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .known import is_sinusoidal, is_stock_encoder, place_numbers
 from .layers import gather_encoder_layer
-from .weights import Form, gather_norm
+from .weights import Form, Norm, SquareNorm, gather_norm
 
 
 class LeanEncoder:
@@ -37,7 +37,7 @@ class LeanEncoder:
         self.embedding_norm = None if norm is None else gather_norm(norm)
         # children(): iteration over a LayerDropModuleList draws random numbers.
         self.stack = [gather_encoder_layer(layer, form) for layer in encoder.layers.children()]
-        self.final_norm = None if final is None else gather_norm(final)
+        self.final_norm: Norm | SquareNorm | None = None if final is None else gather_norm(final)
         self.positions: Tensor | None = None  # P×D, indexed by fairseq's position numbers
         places = encoder.embed_positions
         if places is not None:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
-from .weights import Form, Map, Norm, gather_norm, join
+from .weights import Form, Map, Norm, SquareNorm, gather_norm, join
 
 
 class CachedKeys(NamedTuple):
@@ -21,9 +21,10 @@ class SelfAttention(NamedTuple):
 
     heads: int
     pre_norm: bool
-    norm: Norm
-    qkv: Map  # query, key and value in one matrix, 3D×D
+    norm: Norm | SquareNorm
+    qkv: Map  # query, key and value in one matrix, (3·H·Dh)×D
     out: Map
+    scale: float | None = None  # of the scores; None: 1/√Dh
 
     def __call__(self, x: Tensor, bias: Tensor | None, cached: CachedKeys | None = None) -> Tensor:
         """Attend, B×K×D -> B×K×D.
@@ -33,19 +34,21 @@ class SelfAttention(NamedTuple):
             bias: added to the attention scores, broadcast to B×H×K×T; None: no mask.
             cached: one layer of the cache; None: attend to the chunk only.
         """
-        batch, width, dim = x.shape
+        batch, width, _ = x.shape
         residual = x
         if self.pre_norm:
             x = self.norm(x)
-        qkv = self.qkv(x).view(batch, width, 3, self.heads, dim // self.heads)
+        qkv = self.qkv(x).view(batch, width, 3, self.heads, -1)
         keys = qkv[:, :, 1:]  # B×K×2×H×Dh
         if cached is not None:
             cached.keys[cached.where] = keys
             keys = cached.keys[:, : cached.end]
         keys = keys.permute(2, 0, 3, 1, 4)  # 2×B×H×T×Dh
         query = qkv[:, :, 0].transpose(1, 2)  # B×H×K×Dh
-        x = F.scaled_dot_product_attention(query, keys[0], keys[1], attn_mask=bias)
-        x = residual + self.out(x.transpose(1, 2).reshape(batch, width, dim))
+        x = F.scaled_dot_product_attention(
+            query, keys[0], keys[1], attn_mask=bias, scale=self.scale
+        )
+        x = residual + self.out(x.transpose(1, 2).reshape(batch, width, -1))
         return x if self.pre_norm else self.norm(x)
 
 
@@ -54,9 +57,10 @@ class SourceAttention(NamedTuple):
 
     heads: int
     pre_norm: bool
-    norm: Norm
+    norm: Norm | SquareNorm
     query: Map
     out: Map
+    scale: float | None = None  # of the scores; None: 1/√Dh
 
     def __call__(self, x: Tensor, source: Tensor, bias: Tensor | None) -> Tensor:
         """Attend, B×K×D -> B×K×D.
@@ -66,13 +70,15 @@ class SourceAttention(NamedTuple):
             source: 2×B×H×S×Dh, keys and values of the source.
             bias: B×1×1×S, -inf at padding; None: no padding.
         """
-        batch, width, dim = x.shape
+        batch, width, _ = x.shape
         residual = x
         if self.pre_norm:
             x = self.norm(x)
-        query = self.query(x).view(batch, width, self.heads, dim // self.heads).transpose(1, 2)
-        x = F.scaled_dot_product_attention(query, source[0], source[1], attn_mask=bias)
-        x = residual + self.out(x.transpose(1, 2).reshape(batch, width, dim))
+        query = self.query(x).view(batch, width, self.heads, -1).transpose(1, 2)
+        x = F.scaled_dot_product_attention(
+            query, source[0], source[1], attn_mask=bias, scale=self.scale
+        )
+        x = residual + self.out(x.transpose(1, 2).reshape(batch, width, -1))
         return x if self.pre_norm else self.norm(x)
 
 
@@ -80,17 +86,21 @@ class FeedForward(NamedTuple):
     """Two linear maps with an activation between them, with norm and residual."""
 
     pre_norm: bool
-    norm: Norm
+    norm: Norm | SquareNorm
     fc1: Map
     fc2: Map
     activation: Any
+    gate: Map | None = None  # what hidden units are multiplied with
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map each state, ...×D -> ...×D."""
         residual = x
         if self.pre_norm:
             x = self.norm(x)
-        x = residual + self.fc2(self.activation(self.fc1(x)))
+        hidden = self.activation(self.fc1(x))
+        if self.gate is not None:
+            hidden = hidden * self.gate(x)
+        x = residual + self.fc2(hidden)
         return x if self.pre_norm else self.norm(x)
 
 

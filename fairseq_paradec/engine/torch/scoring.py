@@ -43,6 +43,12 @@ class TorchPasses:
         self._encoder = lean_encoder(self.model)
 
     @property
+    def vectors(self) -> Tensor:
+        """The embeddings of target words, V×E, as passes have them."""
+        table: Tensor = self.decoder.embed_tokens.weight
+        return table
+
+    @property
     def max_positions(self) -> int:
         """How many tokens the decoder has positions for."""
         most: int = self.decoder.max_positions()
@@ -70,8 +76,7 @@ class TorchPasses:
     def encode(self, source: np.ndarray) -> dict[str, Any]:
         """Run the encoder; its output has fairseq's layout."""
         if self._encoder is not None:
-            device = self.decoder.embed_tokens.weight.device
-            return self._encoder(torch.from_numpy(source).to(device))
+            return self._encoder(torch.from_numpy(source).to(self.vectors.device))
         return encode_by(self.model.encoder, source)
 
     def states(self, encoder_out: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
@@ -79,10 +84,10 @@ class TorchPasses:
 
         They may be another scorer's, arrays, or of another dtype.
         """
-        weight = self.decoder.embed_tokens.weight
-        states = torch.as_tensor(encoder_out["encoder_out"][0]).to(weight).transpose(0, 1)
+        vectors = self.vectors
+        states = torch.as_tensor(encoder_out["encoder_out"][0]).to(vectors).transpose(0, 1)
         padding = [*encoder_out["encoder_padding_mask"], None][0]
-        return states, None if padding is None else torch.as_tensor(padding).to(weight.device)
+        return states, None if padding is None else torch.as_tensor(padding).to(vectors.device)
 
     def new_cache(self, encoder_out: dict[str, Any]) -> Cache:
         """Make keys and values of the source, and an empty cache."""

@@ -20,6 +20,19 @@ class Norm(NamedTuple):
         return torch.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
+class SquareNorm(NamedTuple):
+    """The weights of a norm by the root of the mean square."""
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        wide = x.float() if x.dtype != torch.float64 else x
+        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * scaled.to(x.dtype)
+
+
 class Linear(NamedTuple):
     """A linear map's weights, without the overhead of a module call."""
 

@@ -85,6 +85,11 @@ def options_of(architecture: Architecture) -> dict[str, Any]:
         UsageError: fairseq has no such model.
     """
     own, encoder = architecture, architecture.encoder
+    if not own.in_fairseq:
+        raise UsageError(
+            f"got a {own.kind} model, whose positions are relative; allowed: a model that fairseq "
+            "can build; this one is decoded by paradec's commands, on the CPU, without fairseq"
+        )
     if encoder is None:
         raise UsageError("got a model without an encoder; allowed: one of fairseq's")
     orders = (name for name, order in ORDERS.items() if order == own.order)

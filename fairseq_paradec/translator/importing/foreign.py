@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError, option_error
-from ...model.architecture import FIRST_POSITION, Architecture
+from ...model.architecture import FIRST_POSITION, Architecture, Layers, checked
 from ...model.dictionary import EOS, SPECIAL
 from ...model.file import release
 from ...model.model import check_sizes
@@ -45,6 +45,8 @@ class Foreign:
     before: Sequence[str] = ()  # words that precede every source
     first: str | None = None  # the word that every output begins with; None: any
     dropped: Sequence[str] = ()  # target words that are no text, wherever they are in an output
+    # encoder and decoder of a Transformer that is none of fairseq's; ``settings`` say nothing then
+    sides: tuple[Layers, Layers] | None = None
 
 
 def dictionary_order(words: Sequence[str | None]) -> list[int | None]:
@@ -81,7 +83,7 @@ def pick(table: np.ndarray, order: Sequence[int | None], missing: float = 0.0) -
 
 
 def convert(model: Foreign) -> tuple[Architecture, dict[str, np.ndarray]]:
-    """Return record and weights of an equal ``imported_transformer``.
+    """Return record and weights of an equal ``imported_transformer``, or of a T5.
 
     fairseq's decoder begins with ``</s>``, which it reads nowhere else. So that word's vector is
     the one that this decoder begins with, and its embedding is its own if the two differ.
@@ -126,13 +128,11 @@ def convert(model: Foreign) -> tuple[Architecture, dict[str, np.ndarray]]:
     has_bias = bool(bias.any())
     is_one = is_shared and has_one_vocabulary
     is_one = is_one and (encoder is read or np.array_equal(read, encoder))
-    options = dict(model.settings) | {
-        "_name": "imported_transformer",
-        "share_all_embeddings": is_one,
-        "share_decoder_input_output_embed": is_shared,
+    about: dict[str, Any] = {
+        "shared": "all" if is_one else "output" if is_shared else None,
         "output_bias": has_bias,
         "first_target_token": model.first,
-        "no_source_end": not model.source_end,
+        "source_end": model.source_end,
     }
     weights = dict(model.layers)
     weights["encoder.embed_tokens.weight"] = encoder
@@ -141,13 +141,39 @@ def convert(model: Foreign) -> tuple[Architecture, dict[str, np.ndarray]]:
     if has_bias:
         weights["decoder.output_projection.bias"] = bias
     try:
-        architecture = architecture_of(options, Vocabularies(*map(len, orders)))
+        architecture = _record(model, Vocabularies(*map(len, orders)), about)
         for tied in architecture.ties():
             weights.pop(tied)
         check_sizes(weights, architecture.shapes())
     except UsageError as error:
         raise UsageError(f"{model.file}: {error}") from error
     return architecture, weights
+
+
+def _record(model: Foreign, words: Vocabularies, about: Mapping[str, Any]) -> Architecture:
+    """Return a model's record; ``about``: its fields that name what both kinds have."""
+    if model.sides is None:
+        options = dict(model.settings) | {
+            "_name": "imported_transformer",
+            "share_all_embeddings": about["shared"] == "all",
+            "share_decoder_input_output_embed": about["shared"] is not None,
+            "output_bias": about["output_bias"],
+            "first_target_token": about["first_target_token"],
+            "no_source_end": not about["source_end"],
+        }
+        return architecture_of(options, words)
+    encoder, decoder = model.sides
+    record = Architecture(
+        kind="t5",
+        encoder=encoder,
+        decoder=decoder,
+        source_width=encoder.dim,
+        source_words=words.source,
+        target_words=words.target,
+        output_dim=decoder.dim,
+        **about,
+    )
+    return checked(record)
 
 
 def options_of(

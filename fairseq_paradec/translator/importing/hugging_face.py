@@ -1,6 +1,5 @@
-"""Reads a folder that Hugging Face's transformers saved: MarianMT, M2M-100, NLLB, mBART-50."""
+"""Reads a folder that Hugging Face's transformers saved: MarianMT, M2M-100, NLLB, mBART-50, T5."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,10 @@ import numpy as np
 from ...errors import option_error
 from ...model.architecture import POSITIONS
 from ...model.weights import as_fp32
+from . import t5
 from .files import added_tokens, ordinary_tokens, read_json, read_weights, whole_number
 from .foreign import NEVER, Foreign, learned_positions, options_of, sinusoids
+from .generation import left_out, search_of, settings_of
 from .vocabulary import (
     M2M_100,
     check_pieces,
@@ -21,8 +22,6 @@ from .vocabulary import (
     require_languages,
     words_of,
 )
-
-logger = logging.getLogger(__name__)
 
 #: Sizes that config.json names.
 _NUMBERS = (
@@ -36,19 +35,6 @@ _NUMBERS = (
     "vocab_size",
     "max_position_embeddings",
 )
-
-#: Settings of generate that change greedy's output and are not read, and what does nothing.
-_UNREAD: Mapping[str, Sequence[Any]] = {
-    "encoder_no_repeat_ngram_size": (None, 0),
-    "repetition_penalty": (None, 1),
-    "encoder_repetition_penalty": (None, 1),
-    "guidance_scale": (None, 1),
-    "suppress_tokens": (None, []),
-    "begin_suppress_tokens": (None, []),
-    "sequence_bias": (None, []),
-    "force_words_ids": (None, []),
-    "exponential_decay_length_penalty": (None,),
-}
 
 #: fairseq's names of activations by theirs.
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish", "tanh": "tanh"}
@@ -79,28 +65,30 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
         raise option_error("DIR", str(folder), "a folder with config.json, from save_pretrained")
     config = read_json(file)
     kind = config.get("model_type")
+    if kind in t5.FAMILIES:
+        return t5.read(file, config, source, target)
     if kind not in tuple(FAMILIES):
-        raise option_error(f"{file}: model_type", kind, ", ".join(FAMILIES))
+        raise option_error(f"{file}: model_type", kind, ", ".join([*FAMILIES, *t5.FAMILIES]))
     tokenizer = folder / "tokenizer_config.json"
     about = read_json(tokenizer) if tokenizer.is_file() else {}
     _check(file, config, about)
     source = source or about.get("source_lang") or about.get("src_lang")
     target = target or about.get("target_lang") or about.get("tgt_lang")
     pair = require_languages(source, target)
-    given = _generation(file, config)
-    left_out = _left_out(file, config, given)
+    given = settings_of(file, config)
+    absent = left_out(file, config, given)
     weights_file, weights = read_weights(folder)
     tables = _tables(weights_file, config, weights)
     _check_tables(weights_file, config, tables)
-    if type(left_out) is int and left_out in range(len(tables["bias"])):
-        tables["bias"][left_out] = NEVER
+    if type(absent) is int and absent in range(len(tables["bias"])):
+        tables["bias"][absent] = NEVER
     words = _marian if kind == "marian" else _multilingual
     return Foreign(
         file=weights_file,
         source=pair[0],
         target=pair[1],
         settings=_options(file, config),
-        search=_search(file, given),
+        search=search_of(file, given),
         layers=_layers(config, weights),
         start=config["decoder_start_token_id"],
         **tables,
@@ -129,50 +117,6 @@ def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> N
     if about.get("legacy_behaviour"):
         allowed = "false: a source begins with its language"
         raise option_error(f"{file}: legacy_behaviour", True, allowed)
-
-
-def _generation(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of generate: those of generation_config.json, else of config.json."""
-    named = file.with_name("generation_config.json")
-    return {**config, **(read_json(named) if named.is_file() else {})}
-
-
-def _search(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fairseq's options of the search; generate counts the decoder's first input, too.
-
-    Raises:
-        UsageError: a value is no whole number, or forbids all that is written.
-    """
-    names = "no_repeat_ngram_size", "min_length", "min_new_tokens"
-    ngram, least, least_new = (
-        whole_number(file, given, name) if given.get(name) else 0 for name in names
-    )
-    if ngram == 1:
-        allowed = "0, or from 2 up: in generate no output would end"
-        raise option_error(f"{file}: no_repeat_ngram_size", ngram, allowed)
-    return {"min_len": max(least - 1, least_new, 0), "no_repeat_ngram_size": ngram}
-
-
-def _left_out(file: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> int | None:
-    """Return the word that the softmax leaves out; None: none. Warn of settings that are not read.
-
-    Raises:
-        UsageError: words are forbidden.
-    """
-    pad = config.get("pad_token_id")
-    forbidden = given.get("bad_words_ids")
-    if forbidden not in (None, [[pad]]):
-        allowed = f"{[[pad]]} or none: other words are not forbidden here"
-        raise option_error(f"{file}: bad_words_ids", forbidden, allowed)
-    for key, neutral in _UNREAD.items():
-        if given.get(key) not in neutral:
-            logger.warning(
-                "%s: %s is %r and not read: generate gives the same outputs without it",
-                file.parent,
-                key,
-                given[key],
-            )
-    return pad if forbidden and given.get("renormalize_logits") else None
 
 
 def _options(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:

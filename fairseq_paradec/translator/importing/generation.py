@@ -1,0 +1,82 @@
+"""Settings of transformers' generate that change a model's outputs: read, or named in the log."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import option_error
+from .files import read_json, whole_number
+
+logger = logging.getLogger(__name__)
+
+#: Settings of generate that change greedy's output and are not read, and what does nothing.
+_UNREAD: Mapping[str, Sequence[Any]] = {
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "repetition_penalty": (None, 1),
+    "encoder_repetition_penalty": (None, 1),
+    "guidance_scale": (None, 1),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "sequence_bias": (None, []),
+    "force_words_ids": (None, []),
+    "exponential_decay_length_penalty": (None,),
+}
+
+
+def settings_of(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of generate: those of generation_config.json, else of config.json.
+
+    Args:
+        file: config.json.
+        config: what it holds.
+    """
+    named = file.with_name("generation_config.json")
+    return {**config, **(read_json(named) if named.is_file() else {})}
+
+
+def search_of(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fairseq's options of the search; generate counts the decoder's first input, too.
+
+    Args:
+        file: config.json.
+        given: what ``settings_of`` returned.
+
+    Raises:
+        UsageError: a value is no whole number, or forbids all that is written.
+    """
+    names = "no_repeat_ngram_size", "min_length", "min_new_tokens"
+    ngram, least, least_new = (
+        whole_number(file, given, name) if given.get(name) else 0 for name in names
+    )
+    if ngram == 1:
+        allowed = "0, or from 2 up: in generate no output would end"
+        raise option_error(f"{file}: no_repeat_ngram_size", ngram, allowed)
+    return {"min_len": max(least - 1, least_new, 0), "no_repeat_ngram_size": ngram}
+
+
+def left_out(file: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> int | None:
+    """Return the word that the softmax leaves out; None: none. Warn of settings that are not read.
+
+    Args:
+        file: config.json.
+        config: what it holds.
+        given: what ``settings_of`` returned.
+
+    Raises:
+        UsageError: words are forbidden.
+    """
+    pad = config.get("pad_token_id")
+    forbidden = given.get("bad_words_ids")
+    if forbidden not in (None, [[pad]]):
+        allowed = f"{[[pad]]} or none: other words are not forbidden here"
+        raise option_error(f"{file}: bad_words_ids", forbidden, allowed)
+    for key, neutral in _UNREAD.items():
+        if given.get(key) not in neutral:
+            logger.warning(
+                "%s: %s is %r and not read: generate gives the same outputs without it",
+                file.parent,
+                key,
+                given[key],
+            )
+    return pad if forbidden and given.get("renormalize_logits") else None
