@@ -176,8 +176,8 @@ def _wanted(name: str, flag: str, files: Sequence[str]) -> list[str]:
 
 def _check_kind(file: Path, name: str, flag: str) -> None:
     """Refuse a model of a kind that is not imported, before its weights are fetched."""
-    from .importing.files import read_json
     from .importing import hugging_face, t5
+    from .importing.files import read_json
 
     if file.stat().st_size > _CONFIG:
         raise option_error(flag, name, "a model whose config.json is small")
