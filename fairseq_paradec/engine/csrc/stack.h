@@ -176,7 +176,7 @@ inline void watch(const Stack& stack, const Store& source, const float* query, i
         for (int head = 0; head < to.heads; ++head) {
             const size_t at = source.at(to.layer, token.source_row, head, stack);
             attend(query + i * stride + head * size, source.keys + at, source.values + at, size, stack.scale,
-                   Seen{count}, scores, unread);
+                   Seen{count}, Anywhere{}, scores, unread);
             const float total = std::accumulate(scores, scores + count, 0.0f) * to.heads;
             for (int t = 0; t < count; ++t) weights[t] += scores[t] / total;
         }
