@@ -2,8 +2,9 @@
 
 The folder's model is fairseq's: every decoder, fairseq-generate and fairseq-interactive take it.
 FORMAT is seen by PATH, and need not be given: "hf" is a folder that transformers saved (MarianMT,
-M2M-100, NLLB, mBART-50), "marian" is Marian's own MODEL.npz beside its decoder.yml, "ct2" is a
-folder that CTranslate2 converted, with model.bin, and "argos" a package of Argos Translate.
+M2M-100, NLLB, mBART-50), "marian" is Marian's own MODEL.npz or MODEL.bin beside its decoder.yml, or
+the folder of one, "ct2" is a folder that CTranslate2 converted, with model.bin, and "argos" a
+package of Argos Translate.
 """
 
 import argparse
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ..translator.importing.foreign import Foreign
 
 #: The formats, and what they are called in messages.
-FORMATS = {"hf": "DIR", "marian": "MODEL.npz", "ct2": "DIR", "argos": "FILE.argosmodel"}
+FORMATS = {"hf": "DIR", "marian": "MODEL", "ct2": "DIR", "argos": "FILE.argosmodel"}
 #: How the text of a folder of CTranslate2 is split: flags, with the kinds of files.
 SPLITTING = {
     "sentencepiece_source": "sentencepiece's model of sources",
@@ -104,6 +105,10 @@ def _format(given: Path) -> str:
     Raises:
         UsageError: they are of none.
     """
+    from ..translator.importing.marian_files import is_binary, model_of
+
+    if is_binary(given / "model.bin" if given.is_dir() else given):
+        return "marian"
     by_file = {"metadata.json": "argos", "model.bin": "ct2", "config.json": "hf"}
     for name, kind in by_file.items():
         if (given / name).is_file():
@@ -113,7 +118,10 @@ def _format(given: Path) -> str:
     endings = {".argosmodel": "argos", ".npz": "marian"}
     if given.is_file() and given.suffix in endings:
         return endings[given.suffix]
-    allowed = "a folder with config.json or model.bin, MODEL.npz, or FILE.argosmodel"
+    if model_of(given) is not None:
+        return "marian"
+    allowed = "a folder with config.json or model.bin, MODEL.npz or MODEL.bin of Marian or the "
+    allowed += "folder of one, or FILE.argosmodel"
     raise option_error("PATH", str(given), allowed)
 
 

@@ -208,7 +208,7 @@ def _layers(own: Settings, side: str, name: str, block: bool) -> Layers:
     most = own.number(f"max_{text}_positions", most, POSITIONS + 1)
     if positions == "sinusoidal":
         most = min(most, 100_000)  # fairseq's limit
-    no_norm = not is_encoder and own.flag("no_decoder_final_norm")
+    no_norm = own.flag(f"no_{side}_final_norm")
     unscaled = own.flag("no_scale_embedding", learned or name.startswith("bart"))
     activation = own.word(
         "activation_fn", "gelu" if block or bart else "relu", (*ACTIVATIONS, "gelu_fast")

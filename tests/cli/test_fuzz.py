@@ -26,6 +26,7 @@ from support.commands import DEMO, Spoil, put
 from support.converted import argos_folder, save, small_spec, zipped
 from support.foreign import pieces, save_marian, saved, words_of
 from support.fuzzing import HEADER, SECONDS, Found, Target, hunt, in_a_child, outcome, rehash
+from support.marian import BERGAMOT8, SETTINGS, own_pieces, random_weights, write_bin
 
 from fairseq_paradec.cli.main import main as paradec
 
@@ -33,6 +34,7 @@ TRANSLATE = "translate --model {} --text a --decoding greedy --max-len-b 9 --dev
 IMPORT = "import hf {} {out} --source en --target de"
 IMPORT_NLLB = "import hf {} {out} --source eng_Latn --target deu_Latn"
 MARIAN = "import marian {}/model.npz {out} --source en --target de"
+BINARY = "import {}/model.bin {out} --source en --target de"
 
 CT2 = "import ct2 {} {out} --source en --target de --tokenizer space"
 ARGOS = "import argos {}/x.argosmodel {out}"
@@ -67,6 +69,8 @@ TARGETS: dict[str, tuple[str, Target]] = {
     "model.yml": ("npz", Target(MARIAN, "model.npz", "special:model.yml.npy")),
     "decoder.yml": ("npz", Target(MARIAN, "decoder.yml")),
     "words.yml": ("npz", Target(MARIAN, "words.yml")),
+    "binary": ("binary", Target(BINARY, "model.bin")),
+    "vocab.spm": ("binary", Target(BINARY, "vocab.spm")),
     "model.bin": ("ct2", Target(CT2, "model.bin")),
     "config of ct2": ("ct2", Target(CT2, "config.json", is_json=True)),
     "vocabulary": ("ct2", Target(CT2, "shared_vocabulary.json", is_json=True)),
@@ -121,6 +125,13 @@ def _foreign(family: str) -> Callable[[Path], object]:
     return make
 
 
+def _binary(folder: Path) -> None:
+    """A binary model of Marian, with a vocabulary of sentencepiece."""
+    folder.mkdir()
+    shutil.copy(own_pieces(), folder / "vocab.spm")
+    write_bin(folder / "model.bin", random_weights(SETTINGS, (128, 128)), SETTINGS, BERGAMOT8)
+
+
 def _argos(folder: Path) -> None:
     """A package of Argos Translate."""
     package = argos_folder(folder / "package", words_of(pieces("en")))
@@ -147,6 +158,7 @@ FOLDERS: dict[str, Callable[[Path], object]] = {
     "hf": _foreign("marian"),
     "nllb": _foreign("nllb"),
     "npz": lambda folder: save_marian(saved("marian"), folder),
+    "binary": _binary,
     "ct2": lambda folder: save(small_spec(), folder, "int8"),
     "argos": _argos,
     "traces": _traces,
@@ -294,7 +306,7 @@ MADE: dict[str, tuple[str, str, Spoil, str]] = {
     "words": ("hf", IMPORT, _json("config.json", vocab_size=10**9), "embeddings of size"),
     "width": ("hf", IMPORT, _json("config.json", d_model=10**9), "embeddings of size"),
     "inner": ("hf", IMPORT, _json("config.json", encoder_ffn_dim=10**9), "ffn_embed_dim: got 1"),
-    "dim-emb": ("npz", MARIAN, _settings("dim-emb", 10**9), "vectors of 1000000000"),
+    "dim-emb": ("npz", MARIAN, _settings("dim-emb", 10**9), "dim-emb: got 1000000000"),
     "deep JSON": ("hf", IMPORT, put("config.json", DEEP), "config.json: got 'a damaged file'"),
     "deep paradec.json": ("bpe", TRANSLATE, put("paradec.json", DEEP), "a JSON object"),
     "a deep trace": ("traces", "trace {}/t.jsonl", put("t.jsonl", DEEP + b"\n"), "got no JSON"),

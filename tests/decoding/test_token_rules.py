@@ -1,4 +1,4 @@
-"""Suppressed tokens, beside the conformance table: the audit, pairs, single positions."""
+"""Suppressed tokens and n-grams, beside the conformance table: the audit, pairs, prefixes."""
 
 import argparse
 from collections import Counter
@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from reference.greedy import rules_for, stock_greedy
+from reference.jacobi import greedy, sentence
 from support import builders
-from support.builders import Limits, batch, task_for
+from support.builders import Limits, batch, built, source_rows, task_for
 
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.row import Row
@@ -108,3 +110,40 @@ def test_the_penalty_is_taken_from_unk_by_position():
     log_probs = torch.zeros(1, 2, 10)
     rules(suppressed=(), unk_penalty=0.5).at([Row(0, [4, 2], limit=9)], [0]).restrict(log_probs)
     assert log_probs[0, :, 3].tolist() == [-0.5, -0.5] and log_probs[0, :, 4].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "pgj", "self_draft"])
+@pytest.mark.parametrize("native", [False, True])
+def test_what_is_forced_may_repeat_an_ngram(
+    native: bool, decoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fairseq's search has nothing left to write there."""
+    task, model = built("default", torch.float32 if native else torch.float64)
+    monkeypatch.setattr(model, "_is_generation_fast", native, raising=False)
+    limits, prefix = Limits(no_repeat_ngram_size=2), [6, 6, 6, 6]
+    sample = batch(task, RAGGED, seed=1)
+    flags = {"drafter_dtype": "fp32"} if decoding == "self_draft" and not native else {}
+    hypos = builders.decode(
+        task, [model], sample, limits, torch.tensor([prefix] * 5), decoding=decoding, **flags
+    )
+    for source, hypo in zip(source_rows(sample), hypos, strict=True):
+        words = task.target_dictionary
+        rules = rules_for(words, [model], len(source), prefix=prefix, **limits.reference())
+        wanted = greedy(sentence([model], source, rules)).tokens
+        assert hypo["tokens"].tolist() == wanted and wanted[:4] == prefix
+
+
+@pytest.mark.parametrize("decoding", ["greedy", "pgj", "self_draft"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_pass_that_is_read_in_parts_repeats_no_ngram(
+    size: int, decoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A native pass of more than 256 positions."""
+    task, model = built("prenorm", torch.float32)
+    monkeypatch.setattr(model, "_is_generation_fast", True, raising=False)
+    limits = Limits(no_repeat_ngram_size=size, min_len=6)
+    sample = batch(task, [3 + i % 8 for i in range(150)], seed=3)
+    hypos = builders.decode(task, [model], sample, limits, decoding=decoding)
+    wanted = stock_greedy(task, [model], sample, **limits.stock())
+    for got, want in zip(hypos, wanted, strict=True):
+        assert got["tokens"].tolist() == want["tokens"].tolist()

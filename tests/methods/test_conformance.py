@@ -26,6 +26,16 @@ ELSEWHERE = {"double_token_beam": "test_multiword_beam.py", "auto_fast": "test_a
 
 ROWS = pairwise(FACTORS, allowed, varied="case")
 
+#: Rows in which a rule decides what is drafted: trees, and drafts of native passes.
+RULED = [
+    {"case": case, "variant": variant, "limits": "no repeats", "prefix": "none"}
+    | {"batch": "ragged", "models": 1, "dtype": dtype, "suppressed": ()}
+    for case in CASES
+    for variant in ("prenorm", "gelu")
+    for dtype in (["float64"] if "draft_tree" in dict(case.flags) else ["native"])
+    if case.family in ("assisted", "gad", "blockwise") and case.exact and not case.given
+]
+
 #: Methods whose drafts depend on what their tokens were drafted by: with earlier outputs no twin.
 STATEFUL = ("gad", "blockwise", "pj", "pgj", "hgj")
 
@@ -72,7 +82,7 @@ def test_every_two_levels_meet() -> None:
     assert all(map(allowed, ROWS))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=row_name)
+@pytest.mark.parametrize("row", [*ROWS, *RULED], ids=row_name)
 def test_conformance(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = setting_of(row)
     task, models, sample, limits = setting.task, setting.models, setting.sample, setting.limits

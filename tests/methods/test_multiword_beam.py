@@ -170,6 +170,17 @@ def test_a_plain_transformer_is_searched_as_fairseq_does(variant: str, beam: int
         same_as_fairseq(*built(variant), 4, beam, Limits(), PREFIXES)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_ngram_is_written_twice_by_native_passes(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, model = built("default", torch.float32)
+    monkeypatch.setattr(model, "_is_generation_fast", True, raising=False)
+    limits = Limits(no_repeat_ngram_size=size, min_len=6)
+    for beam in (1, 5):
+        same_as_fairseq(task, model, 1, beam, limits)
+
+
 @pytest.mark.parametrize("given", ["sa_transformer", "sa-3"])
 def test_prefixes_of_models_that_write_from_left_to_right(given: str) -> None:
     """Whose end lies within a step: the twin's."""

@@ -9,15 +9,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from support.builders import DEMO, Limits, collate, decode, demo, exact_gelu, lend, sources
 from support.commands import Spoil, cut, lose, put
 from support.foreign import FAMILIES, Saved, load, pieces, save, save_marian, saved, words_of
 from support.losses import build
+from support.marian import write_bin
 
 import fairseq_paradec
 from fairseq_paradec.cli.main import main
+from fairseq_paradec.model.model import sinusoids
 from fairseq_paradec.plugin.encoders.sentencepiece_pair import SentencepiecePair
 from fairseq_paradec.translator import model_folder
 from fairseq_paradec.translator.importing import selftest, writing
@@ -167,15 +171,25 @@ def test_a_trained_model_comes_back_from_both_formats(tmp_path: Path) -> None:
     for flags in ({"decoding": "beam", "beam": 5}, {"decoding": "hgj"}):
         got = tokens(decode(there, [own], sample, limits, **flags))
         assert got == tokens(decode(task, [model], sample, limits, **flags))
-    # Marian has no <pad>, and its decoder begins with zeros.
+    # Marian has no <pad>, its decoder begins with zeros, and its positions are fairseq's sinusoids.
     for config in (made.model.config, made.model.generation_config):
         config.decoder_start_token_id = pad
     with torch.no_grad():
         made.model.model.shared.weight[pad] = 0
         made.model.final_logits_bias[0, pad] = -1e4
         made.model.final_logits_bias[0, 0] = 1.0
+        for side in (made.model.model.encoder, made.model.model.decoder):
+            positions = side.embed_positions.weight
+            positions.copy_(torch.from_numpy(sinusoids(np.arange(len(positions)), 128)))
     file = save_marian(made, tmp_path / "marian")
     assert main(["import", "marian", str(file), str(tmp_path / "b"), *pair]) == 0
+    arrays = dict(np.load(file))
+    settings = yaml.safe_load(arrays.pop("special:model.yml").tobytes().rstrip(b"\0"))
+    write_bin(file.with_name("model.bin"), arrays, settings)
+    given = str(file.with_name("model.bin"))
+    assert main(["import", given, str(tmp_path / "c"), *pair]) == 0
+    models = (tmp_path / name / "model.safetensors" for name in "bc")
+    assert len({one.read_bytes() for one in models}) == 1
     there, own = load(tmp_path / "b")
     source = sample["net_input"]["src_tokens"]
     for beam, decoding in ((1, "greedy"), (5, "multiword_beam")):
@@ -230,9 +244,9 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", change("config.json", d_model="x"), [], "d_model|'x'|whole number"),
     ("marian", lambda folder: None, ["--target", "../x"], "--target|'../x'|without '/'"),
     ("nllb", change("tokenizer_config.json", added_tokens_decoder={"a": {}}), EN_DE, "KeyError"),
-    ("npz", {"transformer-preprocess": "n"}, EN_DE, "transformer-preprocess|'n'|''"),
-    ("npz", {"tied-embeddings-all": False}, EN_DE, "tied-embeddings"),
-    ("npz", {"enc-depth": 3}, EN_DE, "encoder_l3_ffn_W1"),
+    ("npz", {"transformer-preprocess": "n"}, EN_DE, "preprocess: 'n', postprocess: 'dan'"),
+    ("npz", {"tied-embeddings-all": False}, EN_DE, "no weight encoder_Wemb"),
+    ("npz", {"enc-depth": 3}, EN_DE, "encoder_l3_self_Wq"),
     ("npz", {"enc-depth": 1}, EN_DE, "encoder_l2|an unknown weight"),
     ("npz", lose("decoder.yml"), EN_DE, "decoder.yml|missing"),
     ("npz", put("words.yml", b"\xff"), EN_DE, "words.yml|damaged"),
@@ -260,12 +274,48 @@ def test_bad_files_are_named_in_one_line(number: int, tmp_path: Path, capsys: An
 def test_settings_of_generate_are_read_or_named(tmp_path: Path, caplog: Any) -> None:
     shutil.copytree(saved("marian").folder, tmp_path / "folder")
     pad = saved("marian").model.config.pad_token_id
-    given = {"bad_words_ids": [[pad]], "renormalize_logits": True, "no_repeat_ngram_size": 3}
+    given = {"bad_words_ids": [[pad]], "renormalize_logits": True, "repetition_penalty": 1.2}
     change("generation_config.json", **given)(tmp_path / "folder")
     assert main(["import", "hf", str(tmp_path / "folder"), str(tmp_path / "out")]) == 0
     bias = load(tmp_path / "out")[1].decoder.output_projection.bias
     assert bias[1] == -1e4 and not (bias[2:] == -1e4).any()
-    assert "no_repeat_ngram_size is 3 and not read" in caplog.text
+    assert "repetition_penalty is 1.2 and not read" in caplog.text
+
+
+@pytest.mark.parametrize("family", ["marian", "nllb"])
+@pytest.mark.parametrize(
+    ("rules", "wanted"),
+    [
+        ({"no_repeat_ngram_size": 2}, {"min_len": 0, "no_repeat_ngram_size": 2}),
+        ({"no_repeat_ngram_size": 3, "min_length": 9}, {"min_len": 8, "no_repeat_ngram_size": 3}),
+        ({"min_new_tokens": 55, "min_length": 4}, {"min_len": 55}),
+    ],
+)
+def test_rules_of_generate_hold_by_default(
+    rules: dict[str, int], wanted: dict[str, int], family: str, tmp_path: Path
+) -> None:
+    """Greedy search with and without drafts, and beams, by native passes."""
+    made, given, out = saved(family), tmp_path / "folder", tmp_path / "out"
+    shutil.copytree(made.folder, given)
+    change("generation_config.json", **rules)(given)
+    languages = [one.strip("_") for one in made.languages] or ["en", "de"]
+    pair = ["--source", languages[0], "--target", languages[1]]
+    assert main(["import", str(given), str(out), *pair]) == 0
+    assert model_folder.read(out).settings == wanted
+    task, model = load(out)
+    model.make_generation_fast_()
+    sample, several = batch(made, task), bool(made.languages)
+    limits = Limits(**{"max_len_b": 60, "unnormalized": several} | wanted)
+    words, source = task.target_dictionary, sample["net_input"]["src_tokens"]
+    plain = made.generate(words, source, max_new_tokens=61)
+    for beam, decodings in ((1, ("greedy", "pgj", "self_draft")), (5, ("multiword_beam",))):
+        rest = {"length_penalty": 0.0 if several else 1.0} if beam > 1 else {}
+        theirs = made.generate(words, source, num_beams=beam, max_new_tokens=61, **rules, **rest)
+        # All outputs of nllb's random weights end at the limit.
+        assert beam > 1 or theirs != plain or wanted["min_len"] == 55
+        for decoding in decodings:
+            flags = {"decoding": decoding} | ({"beam": beam} if beam > 1 else {})
+            assert tokens(decode(task, [model], sample, limits, **flags)) == theirs, flags
 
 
 def few_sentences(folder: Path, monkeypatch: Any) -> None:

@@ -1,7 +1,7 @@
 """What a model of another toolkit holds, whatever its format, and its parts as fairseq's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Foreign:
     pieces: tuple[Path, Path] | None
     codes: Path | None = None  # of subword_nmt's BPE
     tokenizer: str | None = None  # fairseq's --tokenizer; None: none
+    search: Mapping[str, Any] = field(default_factory=dict)  # fairseq's options of the search
     source_end: bool = True  # whether the encoder reads </s> behind a source
     notes: Sequence[str] = ()  # lines about what became of it, for whoever imports it
     before: Sequence[str] = ()  # words that precede every source
@@ -172,7 +173,10 @@ def options_of(
 
 
 def sinusoids(count: int, size: int) -> np.ndarray:
-    """Return Marian's positions from 0 on, P×D: sines of all frequencies, then their cosines."""
+    """Return MarianMT's positions from 0 on, P×D: sines of all frequencies, then their cosines.
+
+    They are those of transformers; Marian's own are fairseq's sinusoids.
+    """
     half = size // 2
     rates = 10000 ** (-np.arange(half) * 2 / size)
     angles = np.arange(count)[:, None] * rates

@@ -38,12 +38,9 @@ _NUMBERS = (
 
 #: Settings of generate that change greedy's output and are not read, and what does nothing.
 _UNREAD: Mapping[str, Sequence[Any]] = {
-    "no_repeat_ngram_size": (None, 0),
     "encoder_no_repeat_ngram_size": (None, 0),
     "repetition_penalty": (None, 1),
     "encoder_repetition_penalty": (None, 1),
-    "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
     "guidance_scale": (None, 1),
     "suppress_tokens": (None, []),
     "begin_suppress_tokens": (None, []),
@@ -89,7 +86,8 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
     source = source or about.get("source_lang") or about.get("src_lang")
     target = target or about.get("target_lang") or about.get("tgt_lang")
     pair = require_languages(source, target)
-    left_out = _left_out(file, config)
+    given = _generation(file, config)
+    left_out = _left_out(file, config, given)
     weights_file, weights = read_weights(folder)
     tables = _tables(weights_file, config, weights)
     _check_tables(weights_file, config, tables)
@@ -101,6 +99,7 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
         source=pair[0],
         target=pair[1],
         settings=_options(file, config),
+        search=_search(file, given),
         layers=_layers(config, weights),
         start=config["decoder_start_token_id"],
         **tables,
@@ -131,14 +130,34 @@ def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> N
         raise option_error(f"{file}: legacy_behaviour", True, allowed)
 
 
-def _left_out(file: Path, config: Mapping[str, Any]) -> int | None:
+def _generation(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of generate: those of generation_config.json, else of config.json."""
+    named = file.with_name("generation_config.json")
+    return {**config, **(read_json(named) if named.is_file() else {})}
+
+
+def _search(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fairseq's options of the search; generate counts the decoder's first input, too.
+
+    Raises:
+        UsageError: a value is no whole number, or forbids all that is written.
+    """
+    names = "no_repeat_ngram_size", "min_length", "min_new_tokens"
+    ngram, least, least_new = (
+        whole_number(file, given, name) if given.get(name) else 0 for name in names
+    )
+    if ngram == 1:
+        allowed = "0, or from 2 up: in generate no output would end"
+        raise option_error(f"{file}: no_repeat_ngram_size", ngram, allowed)
+    return {"min_len": max(least - 1, least_new, 0), "no_repeat_ngram_size": ngram}
+
+
+def _left_out(file: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> int | None:
     """Return the word that the softmax leaves out; None: none. Warn of settings that are not read.
 
     Raises:
         UsageError: words are forbidden.
     """
-    named = file.with_name("generation_config.json")
-    given = {**config, **(read_json(named) if named.is_file() else {})}
     pad = config.get("pad_token_id")
     forbidden = given.get("bad_words_ids")
     if forbidden not in (None, [[pad]]):
@@ -234,7 +253,7 @@ def _marian(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> d
     files = (folder / "vocab.json", folder / ("vocab.json" if is_shared else "target_vocab.json"))
     sizes = (config["vocab_size"], config.get("decoder_vocab_size") or config["vocab_size"])
     words = [words_of(read_json(f), n, f) for f, n in zip(files, sizes, strict=True)]
-    return marian_text(folder, words, files, pair[1])
+    return marian_text((folder / "source.spm", folder / "target.spm"), words, files, pair[1])
 
 
 def _multilingual(folder: Path, config: Mapping[str, Any], pair: tuple[str, str]) -> dict[str, Any]:

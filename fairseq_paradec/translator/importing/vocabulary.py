@@ -45,7 +45,7 @@ def piece_words(file: Path) -> dict[str, int]:
 
     Its first three are special, too; NLLB and mBART-50 number the others from 4 on.
     """
-    pieces = _load(file)
+    pieces = load_pieces(file)
     special = {word: number for number, word in enumerate(SPECIAL)}
     return special | {pieces.id_to_piece(i): i + 1 for i in range(3, len(pieces))}
 
@@ -56,7 +56,7 @@ def check_pieces(file: Path, words: Iterable[str | None], vocabulary: Path) -> N
     Raises:
         UsageError: the file is missing or damaged, or the vocabulary lacks most of its pieces.
     """
-    pieces = _load(file)
+    pieces = load_pieces(file)
     known = set(words)
     count = sum(pieces.id_to_piece(i) in known for i in range(len(pieces)))
     if 2 * count < len(pieces):
@@ -68,12 +68,15 @@ def check_pieces(file: Path, words: Iterable[str | None], vocabulary: Path) -> N
 
 
 def marian_text(
-    folder: Path, words: Sequence[Sequence[str | None]], files: Sequence[Path], target: str
+    pieces: tuple[Path, Path],
+    words: Sequence[Sequence[str | None]],
+    files: Sequence[Path],
+    target: str,
 ) -> dict[str, Any]:
     """Check the text processing of a Marian model, whatever its format.
 
     Args:
-        folder: with source.spm and target.spm.
+        pieces: the sentencepiece models of sources and of targets.
         words: of both sides, by number.
         files: their files, for errors.
         target: the target language. If the model has its token, sources begin with that.
@@ -84,7 +87,6 @@ def marian_text(
     Raises:
         UsageError: a sentencepiece model is missing or another's.
     """
-    pieces = folder / "source.spm", folder / "target.spm"
     for model_file, known, file in zip(pieces, words, files, strict=True):
         check_pieces(model_file, known, file)
     code = f">>{target}<<"
@@ -92,8 +94,12 @@ def marian_text(
     return {"words": tuple(words), "pieces": pieces, "before": before}
 
 
-def _load(file: Path) -> Any:
-    """Load a sentencepiece model."""
+def load_pieces(file: Path) -> Any:
+    """Load a sentencepiece model.
+
+    Raises:
+        UsageError: it is missing or damaged.
+    """
     if not file.is_file():
         raise option_error(str(file.parent), file.name, "a folder with this file; it is missing")
     return load_sentencepiece(str(file), str(file.parent))

@@ -35,7 +35,8 @@ def write(model: Foreign, folder: Path) -> None:
         tokenizer=model.tokenizer,
         bpe=bpe,
         bpe_files=files,
-        settings={"min_len": 0},  # an output may be empty, which fairseq's default forbids
+        # An output may be empty, which fairseq's default forbids.
+        settings={"min_len": 0} | {name: value for name, value in model.search.items() if value},
     )
     Model(architecture, weights).save(folder / about.model)
     model_folder.write(folder, about)
