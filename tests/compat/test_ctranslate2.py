@@ -2,7 +2,10 @@
 
 import ast
 import inspect
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import fields
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from support.builders import DEMO, task_for, tiny_model
+from support.commands import WITHOUT_TORCH
 from support.converted import open_model_of, random_spec, save
 
 import fairseq_paradec
@@ -177,6 +181,19 @@ def test_a_model_whose_sources_have_no_end(tmp_path: Path) -> None:
     some = random_texts(pair, 8)
     for each in (some, [[*text, "</s>"] for text in some]):
         assert compare(pair.both(each, max_decoding_length=9)) == 0
+
+
+def test_neither_torch_nor_fairseq_is_needed() -> None:
+    code = (
+        "import fairseq_paradec.compat.ctranslate2 as ctranslate2; "
+        f"t = ctranslate2.Translator({str(DEMO)!r}, compute_type='float32'); "
+        "print(t.translate_batch([['A', 'dog', '.']], [['nowhere']], replace_unknowns=True)"
+        "[0].hypotheses[0][0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | WITHOUT_TORCH, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.strip() in ("A", "dog", "."), done.stderr
 
 
 def test_empty_texts(demo: Pair, texts: Texts) -> None:

@@ -96,6 +96,8 @@ def test_unknown_words_are_replaced() -> None:
             assert text.split() == wanted
         replaced += plain.count(words.unk())
     assert replaced > 10
+    assert utils.load_align_dict("@@ ") == {}  # no file follows the flag
+    assert utils.load_align_dict(None) is None
 
 
 def test_heads_have_the_alignments_of_their_model() -> None:

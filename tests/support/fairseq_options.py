@@ -491,6 +491,8 @@ REASONS: dict[str, str] = {
     "num_shards": _IGNORED,
     "shard_id": _IGNORED,
     "no_repeat_ngram_size": "on a CPU fairseq 0.12 forbids nothing",
+    "print_alignment": "soft ones are the same to the sixth digit",
+    "replace_unk": "fairseq's search ends with an error at the first `<unk>`, or without a file",
     "print_step": "fairseq's search ends with a KeyError",
     "retain_iter_history": "fairseq's search ends with a KeyError",
     "max_source_positions": f"{_EVERY}: a longer one has an empty output, with a warning",

@@ -34,7 +34,7 @@ from .printing import (
     silence_warnings,
 )
 from .repeats import forbid_repeats
-from .unknowns import take_alignments
+from .unknowns import copy_without_a_file, take_alignments
 
 
 def apply() -> None:
@@ -60,6 +60,7 @@ def apply() -> None:
     honour_bf16()
     forbid_repeats()
     take_alignments()
+    copy_without_a_file()
     tell_beam_size()
     honour_shards()
     refuse_unknown_overrides()

@@ -1,10 +1,13 @@
-"""A fix of ``--replace-unk``."""
+"""Fixes of ``--replace-unk``."""
 
 from typing import Any
 
 from fairseq import utils
 
 from .patching import Function, around
+
+#: What fairseq takes ``--replace-unk`` for where no file follows it.
+_NO_FILE = "@@ "
 
 
 def take_alignments() -> None:
@@ -25,3 +28,14 @@ def take_alignments() -> None:
             count = len(hypo.split())
             alignment = [looked_at.get(number, -1) for number in range(count)]  # -1: <eos>
         return original(hypo, source, alignment, words, unk)
+
+
+def copy_without_a_file() -> None:
+    """Let ``--replace-unk`` without a file copy the source's words, as its help says.
+
+    Fault: fairseq 0.12 takes it for a file called ``@@`` with a space, and does not find that.
+    """
+
+    @around(utils, "load_align_dict")
+    def load(original: Function, given: Any) -> Any:
+        return original("" if given == _NO_FILE else given)
