@@ -86,8 +86,8 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
     source = source or about.get("source_lang") or about.get("src_lang")
     target = target or about.get("target_lang") or about.get("tgt_lang")
     pair = require_languages(source, target)
-    given = _generation(file, config)
-    left_out = _left_out(file, config, given)
+    generate, given = _generation(file, config)
+    left_out = _left_out(generate, config, given)
     weights_file, weights = read_weights(folder)
     tables = _tables(weights_file, config, weights)
     _check_tables(weights_file, config, tables)
@@ -99,7 +99,7 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
         source=pair[0],
         target=pair[1],
         settings=_options(file, config),
-        search=_search(file, given),
+        search=_search(generate, given),
         layers=_layers(config, weights),
         start=config["decoder_start_token_id"],
         **tables,
@@ -130,26 +130,35 @@ def _check(file: Path, config: Mapping[str, Any], about: Mapping[str, Any]) -> N
         raise option_error(f"{file}: legacy_behaviour", True, allowed)
 
 
-def _generation(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of generate: those of generation_config.json, else of config.json."""
+def _generation(file: Path, config: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
+    """Return settings of generate, and their file.
+
+    Those of config.json hold only where there is no generation_config.json.
+    """
     named = file.with_name("generation_config.json")
-    return {**config, **(read_json(named) if named.is_file() else {})}
+    return (named, read_json(named)) if named.is_file() else (file, config)
 
 
 def _search(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fairseq's options of the search; generate counts the decoder's first input, too.
+    """Return fairseq's options of the search.
+
+    In ``min_length`` generate counts the decoder's first input, too, and does not read it beside
+    ``min_new_tokens``.
 
     Raises:
         UsageError: a value is no whole number, or forbids all that is written.
     """
-    names = "no_repeat_ngram_size", "min_length", "min_new_tokens"
-    ngram, least, least_new = (
-        whole_number(file, given, name) if given.get(name) else 0 for name in names
-    )
+
+    def number(name: str) -> int:
+        return whole_number(file, given, name) if given.get(name) else 0
+
+    ngram, least = number("no_repeat_ngram_size"), number("min_new_tokens")
+    if given.get("min_new_tokens") is None:
+        least = max(number("min_length") - 1, 0)
     if ngram == 1:
         allowed = "0, or from 2 up: in generate no output would end"
         raise option_error(f"{file}: no_repeat_ngram_size", ngram, allowed)
-    return {"min_len": max(least - 1, least_new, 0), "no_repeat_ngram_size": ngram}
+    return {"min_len": least, "no_repeat_ngram_size": ngram}
 
 
 def _left_out(file: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> int | None:
