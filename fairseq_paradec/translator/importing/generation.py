@@ -24,44 +24,52 @@ _UNREAD: Mapping[str, Sequence[Any]] = {
 }
 
 
-def settings_of(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of generate: those of generation_config.json, else of config.json.
+def settings_of(file: Path, config: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
+    """Return settings of generate, and their file.
+
+    Those of config.json hold only where there is no generation_config.json.
 
     Args:
         file: config.json.
         config: what it holds.
     """
     named = file.with_name("generation_config.json")
-    return {**config, **(read_json(named) if named.is_file() else {})}
+    return (named, read_json(named)) if named.is_file() else (file, config)
 
 
 def search_of(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fairseq's options of the search; generate counts the decoder's first input, too.
+    """Return fairseq's options of the search.
+
+    In ``min_length`` generate counts the decoder's first input, too, and does not read it beside
+    ``min_new_tokens``.
 
     Args:
-        file: config.json.
-        given: what ``settings_of`` returned.
+        file: of the settings.
+        given: the settings.
 
     Raises:
         UsageError: a value is no whole number, or forbids all that is written.
     """
-    names = "no_repeat_ngram_size", "min_length", "min_new_tokens"
-    ngram, least, least_new = (
-        whole_number(file, given, name) if given.get(name) else 0 for name in names
-    )
+
+    def number(name: str) -> int:
+        return whole_number(file, given, name) if given.get(name) else 0
+
+    ngram, least = number("no_repeat_ngram_size"), number("min_new_tokens")
+    if given.get("min_new_tokens") is None:
+        least = max(number("min_length") - 1, 0)
     if ngram == 1:
         allowed = "0, or from 2 up: in generate no output would end"
         raise option_error(f"{file}: no_repeat_ngram_size", ngram, allowed)
-    return {"min_len": max(least - 1, least_new, 0), "no_repeat_ngram_size": ngram}
+    return {"min_len": least, "no_repeat_ngram_size": ngram}
 
 
 def left_out(file: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> int | None:
     """Return the word that the softmax leaves out; None: none. Warn of settings that are not read.
 
     Args:
-        file: config.json.
-        config: what it holds.
-        given: what ``settings_of`` returned.
+        file: of the settings.
+        config: what config.json holds.
+        given: the settings.
 
     Raises:
         UsageError: words are forbidden.

@@ -75,8 +75,8 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
     source = source or about.get("source_lang") or about.get("src_lang")
     target = target or about.get("target_lang") or about.get("tgt_lang")
     pair = require_languages(source, target)
-    given = settings_of(file, config)
-    absent = left_out(file, config, given)
+    generate, given = settings_of(file, config)
+    absent = left_out(generate, config, given)
     weights_file, weights = read_weights(folder)
     tables = _tables(weights_file, config, weights)
     _check_tables(weights_file, config, tables)
@@ -88,7 +88,7 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
         source=pair[0],
         target=pair[1],
         settings=_options(file, config),
-        search=search_of(file, given),
+        search=search_of(generate, given),
         layers=_layers(config, weights),
         start=config["decoder_start_token_id"],
         **tables,

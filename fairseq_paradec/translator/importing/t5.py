@@ -73,8 +73,8 @@ def read(file: Path, config: Mapping[str, Any], source: str | None, target: str 
     sizes = {key: whole_number(file, config, key, default) for key, default in _NUMBERS.items()}
     sides = _sides(file, config, sizes)
     pair = require_languages(source, target)
-    given = settings_of(file, config)
-    absent = left_out(file, config, given)
+    generate, given = settings_of(file, config)
+    absent = left_out(generate, config, given)
     weights_file, weights = read_weights(file.parent)
     tables = _tables(weights_file, weights, sizes)
     start = config.get("decoder_start_token_id")
@@ -86,7 +86,7 @@ def read(file: Path, config: Mapping[str, Any], source: str | None, target: str 
         source=pair[0],
         target=pair[1],
         settings={},
-        search=search_of(file, given),
+        search=search_of(generate, given),
         sides=sides,
         layers=_layers(config, weights, sizes["d_model"]),
         embeddings=tables,
