@@ -105,7 +105,7 @@ def _format(given: Path) -> str:
     Raises:
         UsageError: they are of none.
     """
-    from ..translator.importing.marian_files import is_binary, model_of
+    from ..translator.importing.marian_files import is_binary, models_of
 
     if is_binary(given / "model.bin" if given.is_dir() else given):
         return "marian"
@@ -118,7 +118,7 @@ def _format(given: Path) -> str:
     endings = {".argosmodel": "argos", ".npz": "marian"}
     if given.is_file() and given.suffix in endings:
         return endings[given.suffix]
-    if model_of(given) is not None:
+    if models_of(given):  # one is read, and of several none
         return "marian"
     allowed = "a folder with config.json or model.bin, MODEL.npz or MODEL.bin of Marian or the "
     allowed += "folder of one, or FILE.argosmodel"
