@@ -6,7 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -579,3 +579,18 @@ def test_an_ngram_that_is_not_to_repeat_does_not() -> None:
         for tokens, _ in found:
             ngrams = [*zip(*(tokens[i:] for i in range(size)))]
             assert len(set(ngrams)) == len(ngrams)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_an_ngram_repeats_where_a_prefix_forces_it(beam: int) -> None:
+    """fairseq's own search ended in an assertion."""
+    task, model = built("default")
+    prefix = np.array([[6, 6, 6], [7, 8, 7], [9, 1, 1], [5, 6, 7]])
+    given = replace(batch_of(batch(task, [6] * 4)), prefix=prefix)
+    limits = {"beam": beam, "max_len_b": 12, "min_len": 6, "no_repeat_ngram_size": 1}
+    both = []
+    for decoding in ("beam", "multiword_beam"):
+        found = build_decoder([model], configure(decoding=decoding, **limits)).decode(given)
+        both.append([[one["tokens"].tolist() for one in hypos] for hypos in found])
+    assert both[0] == both[1]
+    assert all(one[:3] == [6, 6, 6] and len({*one[3:]} - {6}) >= 4 for one in both[0][0])

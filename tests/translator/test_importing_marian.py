@@ -319,6 +319,18 @@ def test_settings_that_are_not_known_are_named(number: int, tmp_path: Path, caps
     refused(tmp_path / "given/model.bin", capsys, words)
 
 
+def test_of_several_models_in_a_folder_none_is_taken(tmp_path: Path, capsys: Any) -> None:
+    given, out = tmp_path / "given", tmp_path / "out"
+    weights, settings = new_folder(given)
+    write_npz(given / "model.npz", weights, settings)
+    for name in ("model.npz.best-bleu.npz", "model.npz.optimizer.npz"):
+        shutil.copy(given / "model.npz", given / name)
+    assert main(["import", str(given), str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "with model.npz, model.npz.best-bleu.npz'; allowed" in said
+    assert main(["import", str(given / "model.npz"), str(out), *EN_DE]) == 0
+
+
 BIN = "model.bin"
 BAD_FILES: list[tuple[Spoil, str]] = [
     (lose(BIN), "MODEL: got"),

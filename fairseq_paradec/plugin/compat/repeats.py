@@ -14,7 +14,8 @@ def forbid_repeats() -> None:
     """Let ``--no-repeat-ngram-size`` forbid n-grams.
 
     Fault: without its CUDA extension fairseq 0.12 compares with the last tokens of its buffer,
-    which are padding, and so forbids nothing.
+    which are padding, and so forbids nothing. Where it does forbid, a prefix that repeats itself
+    leaves its search nothing to write, which ends in an assertion; what is forced may repeat here.
     """
 
     @around(NGramRepeatBlock, "_no_repeat_ngram")
@@ -28,6 +29,8 @@ def forbid_repeats() -> None:
         step: int,
     ) -> Tensor:
         # The first token is the start symbol, which is </s> and may come again.
+        forced = (lprobs > -math.inf).sum(1) == 1  # one token alone is allowed
         for row, written in enumerate(tokens[:, 1 : step + 1].tolist()):
-            lprobs[row, repeating(written, self.no_repeat_ngram_size)] = -math.inf
+            if not forced[row]:
+                lprobs[row, repeating(written, self.no_repeat_ngram_size)] = -math.inf
         return lprobs

@@ -15,7 +15,7 @@ from ...model.architecture import FIRST_POSITION, LAYERS
 from ...model.model import sinusoids
 from .files import known_form, whole_number
 from .foreign import Foreign, learned_positions, options_of
-from .marian_files import MarianFile, model_of
+from .marian_files import MarianFile, models_of
 from .marian_text import parse, text_of, vocabularies
 from .vocabulary import require_languages
 
@@ -83,10 +83,13 @@ def read(given: Path, source: str | None = None, target: str | None = None) -> F
     Raises:
         UsageError: a file is missing or wrong, a setting is not known, or a language is missing.
     """
-    pair = require_languages(source, target)
-    file = model_of(given)
-    if file is None:
+    found = models_of(given)
+    if not found:
         raise option_error("MODEL", str(given), "MODEL.npz or MODEL.bin of Marian, or its folder")
+    if len(found) > 1:
+        several = f"{given} with {', '.join(file.name for file in found)}"
+        raise option_error("MODEL", several, "one of them: a folder has one model, or name it")
+    file, pair = found[0], require_languages(source, target)
     with known_form(file, "Marian's file .npz, or .bin, undamaged"):
         weights = MarianFile(file)
         model = _Model(weights, parse(file, weights.settings))

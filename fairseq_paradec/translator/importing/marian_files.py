@@ -50,13 +50,12 @@ def is_binary(file: Path) -> bool:
     return version == _VERSION and 0 < count <= _ITEMS
 
 
-def model_of(given: Path) -> Path | None:
-    """Return the model that a path names, or the only one that lies in a folder; None: neither."""
+def models_of(given: Path) -> list[Path]:
+    """Return the model that a path names, or those that lie in a folder."""
     if not given.is_dir():
-        return given if given.suffix == ".npz" or is_binary(given) else None
+        return [given] if given.suffix == ".npz" or is_binary(given) else []
     zips = [file for file in given.glob("*.npz") if not file.name.endswith(".optimizer.npz")]
-    found = zips + [file for file in given.glob("*.bin") if is_binary(file)]
-    return found[0] if len(found) == 1 else None
+    return sorted(zips + [file for file in given.glob("*.bin") if is_binary(file)])
 
 
 class MarianFile:

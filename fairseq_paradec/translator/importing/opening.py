@@ -8,7 +8,7 @@ from ...errors import option_error
 from .ctranslate2 import Splitting
 from .files import known_form
 from .foreign import Foreign
-from .marian_files import is_binary, model_of
+from .marian_files import is_binary, models_of
 from .writing import write
 
 
@@ -29,7 +29,7 @@ def format_of(given: Path) -> str:
     endings = {".argosmodel": "argos", ".npz": "marian"}
     if given.is_file() and given.suffix in endings:
         return endings[given.suffix]
-    if model_of(given) is not None:
+    if models_of(given):  # one is read, and of several none
         return "marian"
     allowed = "a folder with config.json or model.bin, MODEL.npz or MODEL.bin of Marian or the "
     allowed += "folder of one, or FILE.argosmodel"
