@@ -166,9 +166,12 @@ class CoreModels:
         Of weights that are packed alone the core builds, or refuses, every decoder.
 
         Raises:
-            UsageError: the method does not decode this model.
+            UsageError: the method does not decode this model, or fairseq has no class of it.
         """
         own = self._native(config)
+        if isinstance(own, str) and not self.model.architecture.in_fairseq:
+            kind = self.model.architecture.kind
+            raise UsageError(f"{own} needs a model that fairseq can build; this one is a {kind}")
         return config if isinstance(own, str) and self.model.is_packed_only else own
 
     def _native(self, config: DecodingConfig) -> DecodingConfig | str:

@@ -13,8 +13,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ... import extras
 from ...batch import Batch
+from ...engine.chunk import ChunkScorer
+from ...engine.settings import Engine
 from ...errors import option_error
-from ...model.dictionary import PAD
+from ...model.dictionary import EOS, PAD
+from ...text.bpe import SPACE
 from ..translator import Translator
 from . import hugging_face, writing
 from .foreign import Foreign, dictionary_order
@@ -68,6 +71,8 @@ class There:
         if self.first is not None:
             self.tokenizer.src_lang = given.before[0].strip("_")
         self.before = "" if given.first is not None else "".join(f"{w} " for w in given.before)
+        if given.sides is not None:  # pieces of a text
+            self.before = "".join(given.before).replace(SPACE, " ").lstrip() + " "
 
     def read(self, line: str) -> list[int]:
         """Split a sentence."""
@@ -112,7 +117,8 @@ class Here:
 
     def __init__(self, translator: Translator, given: Foreign) -> None:
         self.translator, self.unnormalized = translator, given.first is not None
-        (self.module,) = translator.models  # while the folder is there
+        assert translator.core is not None, "native passes know what is imported"
+        self.model = translator.core.model
         self.sources, self.targets = map(dictionary_order, given.words)
         self.places = {there: here for here, there in enumerate(self.sources)}
         self.fed = {there: here for here, there in enumerate(self.targets)}
@@ -122,11 +128,11 @@ class Here:
         numbers = self.translator.sources.encode_line(self.translator.encode(line))
         return [self.sources[number] for number in numbers]
 
-    def arguments(self, sources: Sequence[list[int]]) -> dict[str, Tensor]:
-        """Return sources as the model takes them."""
+    def tokens(self, sources: Sequence[list[int]]) -> np.ndarray:
+        """Return sources as the model takes them, padded on the left."""
         rows = [torch.tensor([self.places[number] for number in row]) for row in sources]
-        tokens = pad_sequence(rows, True, PAD, padding_side="left")
-        return {"src_tokens": tokens, "src_lengths": tokens.ne(PAD).sum(1)}
+        tokens: np.ndarray = pad_sequence(rows, True, PAD, padding_side="left").numpy()
+        return tokens
 
     def generate(
         self, sources: Sequence[list[int]], beam: int, longest: int
@@ -136,15 +142,20 @@ class Here:
         if beam > 1:
             options |= {"decoding": "multiword_beam", "beam": beam}
             options |= {"unnormalized": self.unnormalized}
-        batch = Batch(self.arguments(sources)["src_tokens"].numpy(), np.arange(len(sources)))
+        batch = Batch(self.tokens(sources), np.arange(len(sources)))
         outputs = self.translator.decode(self.translator.generator(options), batch)
         return [[self.targets[token] for token in row[0]["tokens"].tolist()] for row in outputs]
 
     def logits(self, sources: Sequence[list[int]], fed: Tensor) -> Tensor:
         """Return the logits behind what the decoder is fed, B×T×V; it begins with ``</s>``."""
-        own = torch.tensor([[2, *(self.fed[token] for token in row[1:])] for row in fed.tolist()])
+        own = [[EOS, *(self.fed[token] for token in row[1:])] for row in fed.tolist()]
+        scorer = ChunkScorer(self.model, Engine(kind="native"))
+        scorer.encode(self.tokens(sources))
+        states, name = scorer.step(np.array(own)), "decoder.output_projection"
+        logits = torch.from_numpy(states @ self.model.weight(f"{name}.weight").T)
+        if self.model.architecture.output_bias:
+            logits += torch.from_numpy(self.model.weight(f"{name}.bias"))
         known = [number is not None for number in self.targets]
-        logits: Tensor = self.module(**self.arguments(sources), prev_output_tokens=own)[0]
         order = torch.tensor([number for number in self.targets if number is not None])
         return logits.new_zeros(*logits.shape[:2], len(order)).index_copy(
             2, order, logits[..., torch.tensor(known)]
@@ -167,7 +178,7 @@ def selftest(given: Path, source: str | None, target: str | None) -> tuple[bool,
         writing.write(model, Path(folder))
         here = Here(Translator(Path(folder)), model)
     config = there.model.config
-    most = config.max_position_embeddings
+    most = min(here.model.max_positions())
     longest = min(LONGEST, most - 3)
     split, greedy, beams = Count("sources"), Count("greedy"), Count("beam 5")
     lines, sources = [], []

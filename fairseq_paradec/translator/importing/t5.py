@@ -221,22 +221,24 @@ def _text(
         raise option_error(str(folder), pieces.name, "a folder with this file; it is missing")
     model = load_sentencepiece(str(pieces), str(pieces))
     numbers = {model.id_to_piece(number): number for number in range(len(model))}
-    added = {
-        token: number
-        for token, number in added_tokens(folder, len(model)).items()
-        if token not in numbers
-    }
+    # transformers adds a hundred words of T5's training to every model: those that this one lacks
+    # are left out.
+    listed = added_tokens(folder, len(model))
+    added = {t: number for t, number in listed.items() if t not in numbers and number < size}
     words = words_of(numbers | added, size, pieces)
     for name, key, default in (("<pad>", "pad_token_id", 0), ("</s>", "eos_token_id", 1)):
         _rename(file, config, words, name, (key, default))
     ordinary = ordinary_tokens(folder)
     prefix = _prefix(config, numbers, pair)
     told = "as they are" if prefix is None else f"behind {prefix!r}"
+    before = [] if prefix is None else model.encode(prefix, out_type=str)
+    if prefix in listed:  # a tokenizer that cuts tags out first
+        before = [prefix]
     control = [model.id_to_piece(n) for n in range(len(model)) if model.is_control(n)]
     return {
         "words": (words, words),
         "pieces": (pieces, pieces),
-        "before": [] if prefix is None else model.encode(prefix, out_type=str),
+        "before": before,
         "dropped": [token for token in (*control, *added) if token not in ordinary],
         "notes": [f"sources are read {told}"],
     }
