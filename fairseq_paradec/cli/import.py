@@ -1,10 +1,11 @@
 """Turn a model of another toolkit into a model folder.
 
-The folder's model is fairseq's: every decoder, fairseq-generate and fairseq-interactive take it.
-FORMAT is seen by PATH, and need not be given: "hf" is a folder that transformers saved (MarianMT,
-M2M-100, NLLB, mBART-50, T5), "marian" is Marian's own MODEL.npz or MODEL.bin beside its
-decoder.yml, or the folder of one, "ct2" is a folder that CTranslate2 converted, with model.bin, and
-"argos" a package of Argos Translate. PATH may be a model's name on Hugging Face's hub.
+The folder's model is fairseq's: every decoder, fairseq-generate and fairseq-interactive take it; a
+T5 is paradec's alone. FORMAT is seen by PATH, and need not be given: "hf" is a folder that
+transformers saved (MarianMT, M2M-100, NLLB, mBART-50, T5, mT5, MADLAD-400), "marian" is Marian's
+own MODEL.npz or MODEL.bin beside its decoder.yml, or the folder of one, "ct2" is a folder that
+CTranslate2 converted, with model.bin, and "argos" a package of Argos Translate. PATH may be a
+model's name on Hugging Face's hub.
 """
 
 import argparse
