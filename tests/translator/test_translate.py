@@ -427,14 +427,16 @@ def test_a_lone_text_is_not_measured_on(words, decoding, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"beam": 1}, {"beam": 9, "lenpen": 0.4, "unkpen": 2.0}])
-def test_the_beam_search_is_fairseqs_by_native_passes(options, loaded):
-    """Texts and scores; with a rule that is never broken it is fairseq's own."""
+def test_the_beam_search_is_fairseqs_by_native_passes(options, loaded, monkeypatch):
+    """Texts and scores; fairseq's own search has a rule that is never broken."""
     lines = [line for line in TEXT if bare(line)]
     ours, auto = (
         list(loaded.results(lines, others=4, decoding=decoding, **options))
         for decoding in ("beam", "auto")
     )
-    rule = {"diverse_beam_groups": 1}
+    rule = {"no_repeat_ngram_size": 99}
+    own = "fairseq_paradec.translator.translator.native_decoding"
+    monkeypatch.setattr(own, lambda options, models: options["decoding"])
     theirs = list(loaded.results(lines, others=4, decoding="beam", **options, **rule))
     assert ours == auto and len(ours[0].others) == min(options.get("beam", 5), 5) - 1
     for a, b in zip(ours, theirs, strict=True):
