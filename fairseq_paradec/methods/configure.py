@@ -9,7 +9,9 @@ from ..config import (
     ALL,
     COMMON_FLAGS,
     METHOD_FLAGS,
+    RULE_FLAGS,
     SEARCH_OPTIONS,
+    TEXT_RULES,
     DecodingConfig,
     check_values,
     flag,
@@ -55,7 +57,7 @@ def configure(*sources: Any, **options: Any) -> DecodingConfig:
         values = {name: getattr(source, name, None) for name in ALL}
         named = given.get("decoding")
         if named not in (None, values["decoding"]):
-            kept = SEARCH_OPTIONS
+            kept = (*SEARCH_OPTIONS, *RULE_FLAGS)
             kept += () if named in STOCK_DECODINGS else COMMON_FLAGS
             values = {name: values[name] for name in kept}
         given = {name: v for name, v in values.items() if v is not None} | given
@@ -217,6 +219,8 @@ _REFUSED = {
     "constraints": (None, "no constraints"),
     "lm_path": (None, "no language model"),
     "no_repeat_ngram_size": (0, "0"),
+    "repetition_penalty": (1.0, "1"),
+    "suppress_sequences": (None, "no such sequences"),
     "print_alignment": (None, "no alignment but of fairseq's generators"),
     "replace_unk": (None, "no --replace-unk but of fairseq's commands"),
     "match_source_len": (False, "no --match-source-len"),
@@ -233,17 +237,16 @@ def check_search(config: DecodingConfig) -> None:
     method = METHODS[config.decoding]
     for name, (idle, allowed) in _REFUSED.items():
         value = getattr(config, name)
-        off = not value or (isinstance(value, (int, float)) and value < 0)
+        off = value == idle or not value or (isinstance(value, (int, float)) and value < 0)
         lists = method.reads_beam(config) and config.latency_budget_ms is None
         draws = method.samples and config.sampling
         can = {
             "nbest": lists or draws,
             "sampling": method.samples,
-            "no_repeat_ngram_size": method.audited or method.reads_beam(config),
-        }
+        } | dict.fromkeys(TEXT_RULES, method.audited or method.reads_beam(config))
         if can.get(name, False):
             continue
-        if not off and value != idle:
+        if not off:
             raise cannot_honour(config, name, value, allowed)
     if method.reads_beam(config):
         _check_nbest(config)
@@ -270,6 +273,7 @@ def check_stock(config: DecodingConfig) -> None:
     for name in OF_COMMANDS:
         if getattr(config, name):
             raise UsageError(f"{flag(name)} is for fairseq-generate and fairseq-interactive alone")
+    check_rules(config)
     if config.print_alignment not in (None, False, "", "hard", "soft"):
         raise option_error("--print-alignment", config.print_alignment, "hard, soft")
     if config.sampling and config.nbest != config.beam:
@@ -294,6 +298,18 @@ def check_stock(config: DecodingConfig) -> None:
     if config.is_given("diverse_beam_strength") and groups <= 0:
         strength = config.diverse_beam_strength
         raise needs("--diverse-beam-strength", strength, "--diverse-beam-groups")
+
+
+def check_rules(config: DecodingConfig) -> None:
+    """Refuse rules that fairseq's own search has not.
+
+    Raises:
+        UsageError: one is given.
+    """
+    for name in RULE_FLAGS:
+        if (value := getattr(config, name)) != ALL[name].default:
+            others = ", ".join(name for name, m in METHODS.items() if m.audited or m.beam)
+            raise needs(flag(name), value, f"a --decoding that has it: {others}")
 
 
 def _check_nbest(config: DecodingConfig) -> None:

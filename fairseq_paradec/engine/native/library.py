@@ -68,11 +68,18 @@ class Rules(ctypes.Structure):
         ("pad", c_int64),
         ("unknown", c_int64),
         ("end", c_int64),
+        ("first", c_int64),
         ("unknown_penalty", c_float),
         ("temperature", c_float),
+        ("penalty", c_float),
+        ("of_logits", c_int),
         ("suppressed", c_void_p),
+        ("sequences", c_void_p),
+        ("sequence_sizes", c_void_p),
         ("num_suppressed", c_int),
+        ("num_sequences", c_int),
         ("ngram", c_int),
+        ("has_first", c_int),
         ("renormalised", c_int),
     ]
 
