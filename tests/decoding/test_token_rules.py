@@ -12,6 +12,7 @@ from reference.jacobi import greedy, sentence
 from support import builders
 from support.builders import Limits, batch, built, source_rows, task_for
 
+from fairseq_paradec.batch import AsCTranslate2
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.row import Row
 from fairseq_paradec.token_rules import TokenRules
@@ -90,7 +91,7 @@ def test_suppressed_tokens_by_position():
 def test_as_ctranslate2_probabilities_are_of_what_is_allowed():
     """By hand, of an array and a tensor: nine, eight or one of ten tokens that are as likely."""
     row = Row(0, [4, 2], limit=2, prefix=[6])
-    given = rules(suppressed=(), min_len=2, forced_len=1, as_ctranslate2=1)
+    given = rules(suppressed=(), min_len=2, forced_len=1, as_ctranslate2=AsCTranslate2(1, 1))
     for log_probs in (torch.zeros(1, 3, 10), np.zeros((1, 3, 10))):
         given.at([row], [0]).restrict(log_probs)
         probs = np.exp(np.asarray(log_probs))[0]

@@ -21,6 +21,7 @@ from support import builders
 from support.builders import VARIANTS, Limits, batch, decode, task_for, tiny_model, tiny_task
 from support.commands import ROOT
 
+from fairseq_paradec.batch import AsCTranslate2
 from fairseq_paradec.engine import chunk, slots
 from fairseq_paradec.engine.chunk import ChunkScorer
 from fairseq_paradec.engine.native import building, packing
@@ -228,7 +229,18 @@ def test_random_chunks_of_many_tokens() -> None:
         for scorer in scorers:
             scorer.encode(sample["net_input"]["src_tokens"].numpy())
         wanted = drawn.choice([5, 40, 300 if rows < 3 else 60])
-        rules = TokenRules(1, 3, 2, 2, 3, 0.5, 1.1, 0, (5, 6), as_ctranslate2=turn % 2)
+        rules = TokenRules(
+            1,
+            3,
+            2,
+            2,
+            3,
+            0.5,
+            1.1,
+            0,
+            (5, 6),
+            as_ctranslate2=AsCTranslate2(1, 1) if turn % 2 else None,
+        )
         written = [0] * rows
         while min(written) < wanted:
             width = drawn.choice([1, 2, 9, 10, 11, 64])

@@ -292,7 +292,7 @@ def rules_of(rules: TokenRules) -> Rules:
         suppressed=address_of(rules.suppressed_tokens),
         num_suppressed=len(rules.suppressed),
         ngram=rules.ngram,
-        renormalised=rules.as_ctranslate2 > 0,
+        renormalised=rules.as_ctranslate2 is not None,
     )
 
 
