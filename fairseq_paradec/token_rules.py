@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from .batch import AsCTranslate2
     from .row import Row
 
 
@@ -88,8 +89,7 @@ class TokenRules:
         first: a token that the three rules above read before all others, as those of transformers
             read the decoder's first input; None: they read what is written alone.
         renormalised: log-probabilities are of the allowed tokens; else of all, as in fairseq.
-        as_ctranslate2: how many hypotheses are asked for by the rules of CTranslate2's beams; 0:
-            by fairseq's.
+        as_ctranslate2: how a beam ends by CTranslate2's rules; None: by fairseq's.
         sampling: draws each token by its position's random number, of the row's ``lots``; None: the
             best one is taken.
     """
@@ -109,7 +109,7 @@ class TokenRules:
     sequences: tuple[tuple[int, ...], ...] = ()
     first: int | None = None
     renormalised: bool = False
-    as_ctranslate2: int = 0
+    as_ctranslate2: "AsCTranslate2 | None" = None
     sampling: Sampling | None = None
 
     def at(
@@ -221,11 +221,13 @@ class Positions(NamedTuple):
         reach = width if depths is None else int(depths.max()) + 1
         if min(starts) < max(rules.min_len, rules.forced_len):
             positions = self._numbers(width)
-            if rules.min_len > 0:
-                early = (positions < rules.min_len) & (positions >= rules.forced_len)
+            begins = positions < rules.forced_len
             if rules.forced_len > 0:
                 forced = self._forced(positions)
-                free = positions < rules.forced_len if rules.suppressed else None
+                begins = begins if rules.as_ctranslate2 is None else forced != rules.pad
+                free = begins if rules.suppressed else None
+            if rules.min_len > 0:
+                early = (positions < rules.min_len) & ~begins
         if any(start + reach > row.limit for start, row in zip(starts, rows, strict=True)):
             if positions is None:
                 positions = self._numbers(width)
@@ -236,7 +238,8 @@ class Positions(NamedTuple):
         """Apply the rules at every position of a chunk.
 
         As in fairseq, the length limit overrides a prefix, and the width of the batch's prefixes
-        overrides the minimal length and the suppressed tokens. What is forced may repeat an n-gram.
+        overrides the minimal length and the suppressed tokens; by CTranslate2's rules each row's
+        own prefix does, and the penalty of ``<unk>``. What is forced may repeat an n-gram.
 
         Args:
             log_probs: B×R×V, or B×R×N over the first N tokens of the dictionary, an array or a
@@ -250,7 +253,10 @@ class Positions(NamedTuple):
             self.penalise(log_probs)
         log_probs[:, :, rules.pad] = -math.inf
         if rules.unk_penalty != 0:
-            log_probs[:, :, rules.unk] -= rules.unk_penalty
+            if rules.as_ctranslate2 is None or forced is None:
+                log_probs[:, :, rules.unk] -= rules.unk_penalty
+            else:
+                log_probs[(*(forced == rules.pad).nonzero(), rules.unk)] -= rules.unk_penalty
         if early is not None:
             log_probs[(*early.nonzero(), rules.eos)] = -math.inf
         if forced is not None:

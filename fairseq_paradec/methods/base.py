@@ -382,7 +382,7 @@ class Decoder(abc.ABC):
 
     def _make_rules(self, batch: Batch) -> TokenRules:
         """Return the rules of a batch."""
-        rules, ct2 = self._rules, batch.as_ctranslate2 > 0
+        rules, ct2 = self._rules, batch.as_ctranslate2 is not None
         return replace(
             rules,
             start=self.eos if batch.start is None else batch.start,

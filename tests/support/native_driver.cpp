@@ -178,7 +178,7 @@ int main(int words_given, char**) {
             std::vector<int64_t> begun((size_t)rows * longest, 1);
             for (int b = 0; b < rows; ++b) begun[(size_t)b * longest] = between(2, words - 1);
             const std::vector<double> divided(longest + 1, 2.5);
-            Search wide{rows, width_of_beam, room, std::min(early, width_of_beam), std::min(width_of_beam + 1, words), at_once, at_once == 2 && turn % 3, begins.data(), turn % 2 ? divided.data() : nullptr,
+            Search wide{rows, width_of_beam, room, std::min(early, width_of_beam), std::max(1, width_of_beam - turn % 2), std::min(width_of_beam + 1, words), at_once, at_once == 2 && turn % 3, begins.data(), turn % 2 ? divided.data() : nullptr,
                         limits_of.data(), longest, ends_late.data(), all_ends ? begun.data() : nullptr,
                         passes.data(), found_of.data(), lengths_of.data(), totals_of.data(), words_of.data(), scores_of.data()};
             if (at_once > 1) rules.ngram = rules.num_sequences = 0, rules.penalty = 1;  // a step has one word

@@ -180,7 +180,8 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
     const uint8_t limits = to.limits == nullptr ? 0 : to.limits[i];
     const bool is_forced = to.forced != nullptr && to.forced[i] != rules.pad;
     forbid(rules.pad);
-    if (rules.unknown < count) y[rules.unknown] -= rules.unknown_penalty;
+    const bool is_told = rules.renormalised && is_forced;  // by CTranslate2's rules, which forbid no <unk> there
+    if (rules.unknown < count && !is_told) y[rules.unknown] -= rules.unknown_penalty;
     if (limits & NO_END) forbid(rules.end);
     if (is_forced) only(to.forced[i]);
     if (limits & ONLY_END) only(rules.end);

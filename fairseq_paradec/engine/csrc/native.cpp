@@ -88,7 +88,7 @@ std::string layout() {
            SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
            AT(Extended, word_scores) +
            SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, room) + AT(Search, early) +
-           AT(Search, candidates) +
+           AT(Search, enough) + AT(Search, candidates) +
            AT(Search, words_a_step) + AT(Search, pairs) + AT(Search, starts) + AT(Search, divisors) +
            AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
            AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores) +

@@ -167,6 +167,7 @@ class Search(ctypes.Structure):
         ("beam", c_int),
         ("room", c_int),
         ("early", c_int),
+        ("enough", c_int),
         ("candidates", c_int),
         ("words_a_step", c_int),
         ("pairs", c_int),
