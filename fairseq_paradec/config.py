@@ -263,9 +263,10 @@ class DecodingConfig:
     )
     rules_of: str = _option(
         "fairseq",
-        "whose the penalty is: of log-probabilities; or with transformers of greedy's logits",
+        "whose the penalty is: of log-probabilities; with transformers of greedy's logits, with "
+        "ctranslate2 of all logits",
         SEARCH,
-        choices=("fairseq", "transformers"),
+        choices=("fairseq", "transformers", "ctranslate2"),
     )
     rules_first: str | None = _option(
         None, "a token that n-grams, penalty and sequences read before all others", SEARCH
@@ -422,7 +423,7 @@ def check_values(given: Mapping[str, Any]) -> None:
                     given[name],
                     f"--latency-budget-ms, whose decoders it may not be able to {why}",
                 )
-    for name in (*RULE_FLAGS, "rules_renormalised"):
+    for name in RULE_FLAGS:
         if given.get("audit") and given.get(name, ALL[name].default) != ALL[name].default:
             raise excludes("--audit", True, f"{flag(name)}, which fairseq's search has not")
     if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":

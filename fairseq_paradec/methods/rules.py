@@ -41,7 +41,8 @@ def rules_of(
         tuple(_number_of(words, "suppress_sequences", symbol) for symbol in line.split())
         for line in lines
     ]
-    of_logits = config.rules_of == "transformers" and beam_size == 1
+    of_logits = config.rules_of == "ctranslate2"
+    of_logits = of_logits or (config.rules_of == "transformers" and beam_size == 1)
     _check_models(models, config, of_logits)
     return TokenRules(
         pad=words.pad(),

@@ -475,7 +475,7 @@ def decode(
     **flags: Any,
 ) -> list[dict[str, Any]]:
     """The best hypothesis of each row by the method under test, as fairseq-generate drives it."""
-    args = argparse.Namespace(**limits.flags(), **flags)
+    args = argparse.Namespace(**limits.flags() | flags)
     generator = task.build_generator(list(models), args)
     hypos = task.inference_step(generator, list(models), sample, prefix_tokens=prefix_tokens)
     assert len(hypos) == len(sample["net_input"]["src_tokens"])

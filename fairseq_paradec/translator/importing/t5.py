@@ -14,7 +14,7 @@ from ...model.weights import as_fp32
 from ...text.bpe import load_sentencepiece
 from .files import added_tokens, ordinary_tokens, read_weights, whole_number
 from .foreign import NEVER, Foreign
-from .generation import left_out, search_of, settings_of
+from .generation import forbidden_of, left_out, search_of, settings_of
 from .vocabulary import require_languages, words_of
 
 #: The families by ``model_type`` of config.json. MADLAD-400 and flan-T5 are ``t5``.
@@ -87,6 +87,7 @@ def read(file: Path, config: Mapping[str, Any], source: str | None, target: str 
         target=pair[1],
         settings={},
         search=search_of(generate, given),
+        forbidden=forbidden_of(generate, config, given, len(bias)),
         sides=sides,
         layers=_layers(config, weights, sizes["d_model"]),
         embeddings=tables,
