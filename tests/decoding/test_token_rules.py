@@ -1,6 +1,7 @@
 """Suppressed tokens and n-grams, beside the conformance table: the audit, pairs, prefixes."""
 
 import argparse
+import math
 from collections import Counter
 from typing import Any
 
@@ -97,6 +98,25 @@ def test_as_ctranslate2_probabilities_are_of_what_is_allowed():
         probs = np.exp(np.asarray(log_probs))[0]
         np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
         np.testing.assert_allclose(probs.max(1), [1, 1 / 8, 1], atol=1e-6)
+
+
+def test_as_ctranslate2_a_rows_own_prefix_alone_overrides_limits():
+    """The widest prefix has two words; ``</s>`` and ``<unk>`` are forbidden where a row has none."""
+    rows = [Row(b, [4, 2], limit=9, prefix=prefix) for b, prefix in enumerate(([3, 6], [6], []))]
+    given = rules(
+        suppressed=(5,),
+        min_len=2,
+        forced_len=2,
+        unk_penalty=math.inf,
+        as_ctranslate2=AsCTranslate2(1, 1),
+    )
+    others = [[*range(3), *range(4, 10)], [*range(6), *range(7, 10)]]
+    free, late = [1, 2, 3, 5], [1, 3, 5]
+    wanted = [[*others, late], [others[1], free, late], [free, free, late]]
+    for log_probs in (torch.zeros(3, 3, 10), np.zeros((3, 3, 10))):
+        given.at(rows, [0, 0, 0]).restrict(log_probs)
+        assert [forbidden(torch.as_tensor(one)[None]) for one in log_probs] == wanted
+        assert float(log_probs[0, 0, 3]) == 0.0
 
 
 @pytest.mark.parametrize(("prefix", "early"), [(0, [0, 1, 2]), (2, [2])])

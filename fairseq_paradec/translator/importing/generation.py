@@ -63,13 +63,16 @@ def search_of(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"min_len": least, "no_repeat_ngram_size": ngram}
 
 
-def left_out(file: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> int | None:
+def left_out(
+    file: Path, config: Mapping[str, Any], given: Mapping[str, Any], *unread: str
+) -> int | None:
     """Return the word that the softmax leaves out; None: none. Warn of settings that are not read.
 
     Args:
         file: of the settings.
         config: what config.json holds.
         given: the settings.
+        unread: others that are not, of this family.
 
     Raises:
         UsageError: words are forbidden.
@@ -79,7 +82,9 @@ def left_out(file: Path, config: Mapping[str, Any], given: Mapping[str, Any]) ->
     if forbidden not in (None, [[pad]]):
         allowed = f"{[[pad]]} or none: other words are not forbidden here"
         raise option_error(f"{file}: bad_words_ids", forbidden, allowed)
-    for key, neutral in _UNREAD.items():
+    end = config.get("eos_token_id", given.get("eos_token_id"))
+    neutrals = {**_UNREAD, "eos_token_id": (None, end, [end]), **dict.fromkeys(unread, (None,))}
+    for key, neutral in neutrals.items():
         if given.get(key) not in neutral:
             logger.warning(
                 "%s: %s is %r and not read: generate gives the same outputs without it",
