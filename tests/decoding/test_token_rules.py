@@ -1,6 +1,7 @@
 """Suppressed tokens and n-grams, beside the conformance table: the audit, pairs, prefixes."""
 
 import argparse
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from reference.jacobi import greedy, sentence
 from support import builders
 from support.builders import Limits, batch, built, source_rows, task_for
 
+from fairseq_paradec.batch import AsCTranslate2
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.row import Row
 from fairseq_paradec.token_rules import TokenRules
@@ -127,6 +129,26 @@ def test_sequences_that_are_not_written():
         log_probs = torch.zeros(1, 2, 10)
         replace(given, first=first).at([row]).restrict(log_probs)
         assert forbidden(log_probs) == [sorted([1, 3, 4, 7, *more]), [1, 4]]
+
+
+def test_as_ctranslate2_a_rows_own_prefix_alone_overrides_limits():
+    """The widest prefix has two words; ``</s>`` and ``<unk>`` are forbidden where rows have none."""
+    rows = [Row(b, [4, 2], limit=9, prefix=prefix) for b, prefix in enumerate(([3, 6], [6], []))]
+    given = rules(
+        suppressed=(5,),
+        min_len=2,
+        forced_len=2,
+        unk_penalty=math.inf,
+        renormalised=True,
+        as_ctranslate2=AsCTranslate2(1, 1),
+    )
+    others = [[*range(3), *range(4, 10)], [*range(6), *range(7, 10)]]
+    free, late = [1, 2, 3, 5], [1, 3, 5]
+    wanted = [[*others, late], [others[1], free, late], [free, free, late]]
+    for log_probs in (torch.zeros(3, 3, 10), np.zeros((3, 3, 10))):
+        given.at(rows, [0, 0, 0]).restrict(log_probs)
+        assert [forbidden(torch.as_tensor(one)[None]) for one in log_probs] == wanted
+        assert float(log_probs[0, 0, 3]) == 0.0
 
 
 @pytest.mark.parametrize(("prefix", "early"), [(0, [0, 1, 2]), (2, [2])])

@@ -99,7 +99,9 @@ def _lists(value: Any) -> list[list[Any]]:
     return [each for each in value if isinstance(each, list)] if isinstance(value, list) else []
 
 
-def left_out(file: Path, config: Mapping[str, Any], given: Mapping[str, Any]) -> int | None:
+def left_out(
+    file: Path, config: Mapping[str, Any], given: Mapping[str, Any], *unread: str
+) -> int | None:
     """Return the word that the softmax leaves out; None: none. Warn of settings that are not read.
 
     A penalty is of probabilities with that word, and the rules leave it out behind it.
@@ -108,10 +110,13 @@ def left_out(file: Path, config: Mapping[str, Any], given: Mapping[str, Any]) ->
         file: of the settings.
         config: what config.json holds.
         given: the settings.
+        unread: others that are not, of this family.
     """
     pad = config.get("pad_token_id")
     forbidden = [pad] in _lists(given.get("bad_words_ids"))
-    for key, neutral in _UNREAD.items():
+    end = config.get("eos_token_id", given.get("eos_token_id"))
+    neutrals = {**_UNREAD, "eos_token_id": (None, end, [end]), **dict.fromkeys(unread, (None,))}
+    for key, neutral in neutrals.items():
         if given.get(key) not in neutral:
             logger.warning(
                 "%s: %s is %r and not read: generate gives the same outputs without it",
