@@ -17,7 +17,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from .. import extras
-from ..config import DecodingConfig
+from ..config import ALL, DecodingConfig, flag
 from ..errors import UsageError, needs, option_error
 from ..files import check_inputs, language_pair
 from ..model_facts import class_of
@@ -304,6 +304,8 @@ def in_use(translator: Any, text: str) -> Iterator[tuple[str, str]]:
         f"{about.source} to {about.target}, {len(about.files)} files as they were packed",
     )
     yield "processing", f"tokenizer {about.tokenizer or 'none'}, BPE {about.bpe or 'none'}"
+    rules = [f"{flag(name)} {value!r}" for name, value in about.settings.items() if name in ALL]
+    yield "rules", ", ".join(rules) or "none of its own"
     form = about.settings.get("engine_dtype") or "fp32"
     if translator.core is not None:
         yield "packed", f"{form}: {packed(translator, form)}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # it takes seconds to load
 
 #: Flags of fairseq's search that this command has.
 SEARCH = (
-    *("beam", "lenpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),
+    *("beam", "lenpen", "unkpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),
     "temperature",
     *("sampling", "sampling_topk", "sampling_topp", "seed"),
 )
