@@ -101,7 +101,7 @@ def test_as_ctranslate2_probabilities_are_of_what_is_allowed():
 
 
 def test_as_ctranslate2_a_rows_own_prefix_alone_overrides_limits():
-    """The widest prefix has two words; ``</s>`` and ``<unk>`` are forbidden where a row has none."""
+    """The widest prefix has two words; limits hold where a row has none of its own."""
     rows = [Row(b, [4, 2], limit=9, prefix=prefix) for b, prefix in enumerate(([3, 6], [6], []))]
     given = rules(
         suppressed=(5,),
