@@ -121,7 +121,7 @@ class Options:
     @property
     def enough(self) -> int:
         """How many finished hypotheses end the search of a text."""
-        return int(min(float(self.beam_size * np.float32(self.patience) + 0.5), LARGEST))
+        return math.floor(min(float(self.beam_size * np.float32(self.patience)) + 0.5, LARGEST))
 
     def of_decoding(self) -> dict[str, Any]:
         """Return what is given to this package's decoders, but for which one decodes."""

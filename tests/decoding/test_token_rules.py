@@ -132,7 +132,7 @@ def test_sequences_that_are_not_written():
 
 
 def test_as_ctranslate2_a_rows_own_prefix_alone_overrides_limits():
-    """The widest prefix has two words; rows without one may not write ``</s>`` and ``<unk>``."""
+    """The widest prefix has two words; limits hold where a row has none of its own."""
     rows = [Row(b, [4, 2], limit=9, prefix=prefix) for b, prefix in enumerate(([3, 6], [6], []))]
     given = rules(
         suppressed=(5,),
