@@ -5,6 +5,7 @@ huggingface_hub downloads, by its own cache, tokens and settings: ``HF_HOME``, `
 """
 
 import contextlib
+import hashlib
 import logging
 import os
 import re
@@ -12,10 +13,12 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..engine.native.library import user_folder
 from ..errors import UsageError, needs, option_error
 from ..extras import named
+from ..files import checksum
 from . import model_folder
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,8 @@ _READ = re.compile(
 _CTRANSLATE2 = "model.bin"
 #: What fetching fails with, beside errors of the package.
 _FAILURES = (OSError, ValueError, RuntimeError)
+#: Hexadecimal digits of a SHA-256.
+_SHA256 = 64
 #: Bytes of config.json at most.
 _CONFIG = 1 << 20
 
@@ -128,19 +133,35 @@ def fetch(name: str, flag: str) -> Path:
 
     if not sys.stderr.isatty() and not are_progress_bars_disabled():
         disable_progress_bars()
+    hashes: dict[str, str] = {}  # that the hub states
     with _problems(name, flag):
         try:
-            about = huggingface_hub.HfApi().model_info(name)
+            about = huggingface_hub.HfApi().model_info(
+                name, files_metadata=True, timeout=huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT
+            )
         except (OSError, huggingface_hub.errors.HTTPError) as error:
             if _status(error) is not None or getattr(error, "filename", None) is not None:
                 raise
             # The hub cannot be reached. The model may have been fetched before.
-            return Path(huggingface_hub.snapshot_download(name, local_files_only=True))
+            kept = Path(huggingface_hub.snapshot_download(name, local_files_only=True))
+            files = sorted(path.name for path in kept.iterdir())
 
-        def get(file: str, revision: str | None = None) -> Path:
-            return Path(huggingface_hub.hf_hub_download(name, file, revision=revision))
+            def place_of(file: str, commit: str | None) -> Path:
+                return kept / file
 
-        files = [file.rfilename for file in about.siblings or []]
+        else:
+            siblings = about.siblings or []
+            files = [file.rfilename for file in siblings]
+            hashes = {file.rfilename: _stated_hash(file) for file in siblings}
+
+            def place_of(file: str, commit: str | None) -> Path:
+                return Path(huggingface_hub.hf_hub_download(name, file, revision=commit))
+
+        def get(file: str, commit: str | None = None) -> Path:
+            place = place_of(file, commit)
+            _check_content(place, hashes.get(file, ""), f"{flag} {name}")
+            return place
+
         first, *others = _wanted(name, flag, files)
         place = get(first)
         if first == "config.json" and _CTRANSLATE2 not in files:
@@ -152,6 +173,43 @@ def fetch(name: str, flag: str) -> Path:
                 for part in _parts(got, files):
                     get(part, commit)
     return place.parent
+
+
+def _stated_hash(about: Any) -> str:
+    """Return the hash that the hub states of a file: SHA-256 in LFS, else git's SHA-1, or none."""
+    return str(about.lfs.sha256 if about.lfs else about.blob_id or "")
+
+
+def _check_content(file: Path, stated: str, what: str) -> None:
+    """Refuse a file that is not the hub's, and remove it, so that it is fetched anew.
+
+    Args:
+        file: in huggingface_hub's cache, where a link leads to a file that is named by its hash.
+        stated: its hash, as the hub states it; empty: as its link says.
+        what: the model, for errors.
+
+    Raises:
+        UsageError: the file has another hash.
+    """
+    if not stated and file.is_symlink():
+        stated = file.readlink().name
+    digest = checksum(file) if len(stated) == _SHA256 else _git_hash(file)
+    if digest == stated or re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", stated) is None:
+        return
+    with contextlib.suppress(OSError):  # a cache that cannot be written
+        for path in (file.resolve(), file):
+            path.unlink(missing_ok=True)
+    allowed = "the file as the hub has it; it is fetched anew the next time"
+    raise option_error(f"{what}: {file.name}", "a damaged file", allowed)
+
+
+def _git_hash(file: Path) -> str:
+    """Return the SHA-1 by which git knows a file's content."""
+    digest = hashlib.sha1(b"blob %d\0" % file.stat().st_size, usedforsecurity=False)
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _wanted(name: str, flag: str, files: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -193,6 +194,37 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(env: dict[str, str], wa
     with running(Hub({NAME: saved("marian").folder}, cut="model.safetensors")) as hub:
         assert translate(NAME, env | {"HF_ENDPOINT": hub.address})[:2] == (0, wanted)
         assert hub.cut is None
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "vocab.json"])
+def test_a_damaged_file_is_refused_and_fetched_anew(
+    file: str, env: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """Its size is right; without the hub, its name among huggingface_hub's files tells its hash."""
+    refused = f"--model {NAME}: {file}: got 'a damaged file'; allowed: the file as the hub has it"
+    with running(Hub({NAME: saved("marian").folder}, damaged=file)) as hub:
+        there = env | {"HF_ENDPOINT": hub.address}
+        status, text, said = translate(NAME, there)
+        assert (status, text, said.count("\n")) == (2, "", 1) and refused in said, said
+        hub.damaged = None
+        assert translate(NAME, there) == (0, wanted, "")
+    shutil.rmtree(tmp_path / "cache/fairseq_paradec/models")
+    (kept,) = (tmp_path / "hf").glob(f"hub/models--*/snapshots/*/{file}")
+    kept.write_bytes(kept.read_bytes()[:-1] + b"\x01")
+    status, _, said = translate(NAME, env)
+    assert (status, said.count("\n")) == (2, 1) and refused in said, said
+    assert not kept.exists() and not kept.is_symlink()
+
+
+def test_a_hub_that_never_answers_is_left(env: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        status, _, said = translate(
+            NAME, env | {"HF_ENDPOINT": address, "HF_HUB_ETAG_TIMEOUT": "1"}
+        )
+    assert status == 2 and said.count("\n") == 1 and "it cannot, and the model was not" in said, (
+        said
+    )
 
 
 @pytest.mark.slow
