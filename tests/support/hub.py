@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Of every model's only revision.
+#: Of the branch main of every model, at first.
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 #: How files end that the hub keeps in LFS: their ETag is their SHA-256, of others git's SHA-1.
 LARGE = (".safetensors", ".bin", ".spm", ".model")
@@ -24,6 +24,8 @@ class Hub:
 
     models: dict[str, Path]  # folders, by name
     gated: set[str] = field(default_factory=set)  # names of models that nobody may read
+    # commits by branch, tag and commit; every model has these
+    revisions: dict[str, str] = field(default_factory=lambda: {"main": COMMIT, COMMIT: COMMIT})
     cut: str | None = None  # a file whose answer breaks off in its midst; then no more
     damaged: str | None = None  # a file whose last byte is another one when it is sent
     asked: list[tuple[str, str]] = field(default_factory=list)  # method and path
@@ -73,11 +75,15 @@ def running(hub: Hub) -> Iterator[Hub]:
             if name in hub.gated and not is_api:
                 return self.send(403, b"", {"X-Error-Code": "GatedRepo"}, with_content)
             folder = hub.models[name]
+            at = parts[5:6] if is_api else parts[3:4]
+            commit = hub.revisions.get(at[0] if at else "main")
+            if commit is None:
+                return self.send(404, b"", {"X-Error-Code": "RevisionNotFound"}, with_content)
             if is_api:
                 files = [about_file(path) for path in sorted(folder.iterdir())]
                 if "blobs=" not in self.path:
                     files = [{"rfilename": file["rfilename"]} for file in files]
-                about = {"id": name, "modelId": name, "sha": COMMIT, "siblings": files}
+                about = {"id": name, "modelId": name, "sha": commit, "siblings": files}
                 return self.send(200, json.dumps(about).encode(), {}, with_content)
             file = folder / parts[4]
             if not file.is_file():
@@ -86,7 +92,7 @@ def running(hub: Hub) -> Iterator[Hub]:
             tag = tag_of(file)
             if hub.damaged == file.name:
                 content = content[:-1] + bytes([content[-1] ^ 1])
-            more = {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+            more = {"ETag": f'"{tag}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
             first = int((self.headers.get("Range") or "bytes=0-")[6:].split("-")[0])
             status = 206 if first else 200
             if with_content and hub.cut == file.name:

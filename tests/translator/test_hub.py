@@ -1,6 +1,8 @@
 """Models by their names: fetched from a server that answers as the hub does, imported, and kept."""
 
 import json
+import os
+import pty
 import shutil
 import socket
 import subprocess
@@ -10,11 +12,11 @@ from pathlib import Path
 import pytest
 from support.commands import environment
 from support.foreign import saved
-from support.hub import Hub, running
+from support.hub import COMMIT, Hub, running
 
 import fairseq_paradec
 from fairseq_paradec.translator import hub as ours
-from fairseq_paradec.translator import model_folder
+from fairseq_paradec.translator import importing, model_folder
 
 #: A MarianMT model of random weights, with sentencepiece models of the demo's text.
 NAME, TEXT = "Owner/opus-mt-en-de", "She sings!"
@@ -81,8 +83,11 @@ def test_from_a_name_to_a_translation_and_again_without_the_hub(
         assert translate(NAME, env | {"HF_ENDPOINT": hub.address}) == (0, wanted, "")
         assert len(hub.asked) == count
     assert translate(NAME, env) == (0, wanted, "")
-    (made,) = (tmp_path / "cache/fairseq_paradec/models").iterdir()
-    assert made.name == "Owner--opus-mt-en-de" and model_folder.read(made).source == "en"
+    (made,) = (tmp_path / "cache/fairseq_paradec/models").glob("*/")
+    assert (
+        made.name == f"Owner--opus-mt-en-de@{COMMIT[:12]}@{importing.VERSION}"
+        and model_folder.read(made).source == "en"
+    )
     status, said, _ = run("doctor", NAME, env=env)
     assert status == 0 and "en" in said
 
@@ -95,7 +100,7 @@ def test_what_another_program_has_fetched_needs_no_hub(
         there = env | {"HF_ENDPOINT": hub.address}
         status, said, _ = run("import", NAME, tmp_path / "out", env=there)
     assert status == 0 and f"{tmp_path / 'out'}: a model folder, en to de" in said
-    assert not (tmp_path / "cache/fairseq_paradec/models").exists()
+    assert not [*(tmp_path / "cache/fairseq_paradec/models").glob("*/")]
     for more in ({}, {"HF_HUB_OFFLINE": "1"}):
         shutil.rmtree(tmp_path / "cache/fairseq_paradec/models", ignore_errors=True)
         assert translate(NAME, env | more) == (0, wanted, "")
@@ -119,8 +124,8 @@ def test_a_model_of_several_languages(env: dict[str, str], tmp_path: Path) -> No
         words = [sys.executable, "-c", code, source, target]
         done = subprocess.run(words, env=environment(there), capture_output=True, text=True)
         assert done.stdout == text, done.stderr
-    (folder,) = (tmp_path / "cache/fairseq_paradec/models").iterdir()
-    assert folder.name == f"a--nllb@{source}-{target}"
+    (folder,) = (tmp_path / "cache/fairseq_paradec/models").glob("*/")
+    assert folder.name.startswith(f"a--nllb@{source}-{target}@")
 
 
 @pytest.mark.slow
@@ -133,7 +138,7 @@ def test_a_model_folder_on_the_hub_is_used_as_it_is(env: dict[str, str], tmp_pat
     with running(Hub({"a/ours": folder})) as hub:
         done = translate("a/ours", env | {"HF_ENDPOINT": hub.address})
     assert done == (0, "Sie singt.\n", "")
-    made = tmp_path / "cache/fairseq_paradec/models/a--ours"
+    (made,) = (tmp_path / "cache/fairseq_paradec/models").glob("a--ours*/")
     assert model_folder.read(made) == model_folder.read(demo)
 
 
@@ -165,7 +170,7 @@ def test_what_cannot_be_had_is_one_line(
         assert name == "a/broken" or not any("model.safe" in path for _, path in hub.asked)
     assert (status, text, said.count("\n")) == (2, "", 1) and words in said, said
     models_there = tmp_path / "cache/fairseq_paradec/models"
-    assert not models_there.exists() or not any(models_there.iterdir())
+    assert not [*models_there.glob("*/")]
 
 
 def test_without_the_hub_or_its_package_or_a_cache_one_line_says_so(
@@ -227,6 +232,57 @@ def test_a_hub_that_never_answers_is_left(env: dict[str, str]) -> None:
     )
 
 
+def test_a_revision_is_honoured_and_kept_by_its_commit(
+    env: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """A commit has one folder, whatever names it; what changed at the hub is another folder."""
+    models, tag = tmp_path / "cache/fairseq_paradec/models", "f" * 40
+    revisions = {"main": COMMIT, "v1/a": COMMIT, "new": tag, tag: tag, COMMIT: COMMIT}
+    revisions["v1%2Fa"] = COMMIT
+    with running(Hub({NAME: saved("marian").folder}, revisions=revisions)) as hub:
+        there = env | {"HF_ENDPOINT": hub.address}
+        for revision in ("v1/a", COMMIT):
+            assert translate(f"{NAME}@{revision}", there) == (0, wanted, "")
+        assert len([*models.glob("*/")]) == 1
+        assert translate(f"{NAME}@new", there) == (0, wanted, "")
+        for revision, words in (
+            ("no", "there is no such one"),
+            ("", "a branch, tag"),
+            ("a..b", ""),
+        ):
+            status, _, said = translate(f"{NAME}@{revision}", there)
+            assert status == 2 and said.count("\n") == 1 and words in said, said
+            assert "NAME@REVISION with a branch, tag or commit of the model" in said
+    assert {place.name.split("@")[1] for place in models.glob("*/")} == {COMMIT[:12], tag[:12]}
+    for revision in ("v1/a", COMMIT, "new", tag):
+        assert translate(f"{NAME}@{revision}", env)[:1] == (0,) or revision == tag
+
+
+def test_another_version_of_the_importers_imports_anew(
+    env: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """From what was fetched, without the hub; and says so in a terminal alone."""
+    models = tmp_path / "cache/fairseq_paradec/models"
+    with running(Hub({NAME: saved("marian").folder})) as hub:
+        assert translate(NAME, env | {"HF_ENDPOINT": hub.address}) == (0, wanted, "")
+    newer = "import fairseq_paradec.translator.importing as i; i.VERSION = 99" + ALONE
+    words = ("translate", "--model", NAME, "--text", TEXT, "--decoding", "greedy")
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", newer, "", *words],
+        env=environment(env),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        timeout=120,
+    )
+    os.close(theirs)
+    with open(ours, "rb", buffering=0) as terminal:
+        assert (done.returncode, done.stdout) == (0, wanted)
+        assert terminal.read(1000).decode().strip() == f"importing {NAME} ..."
+    assert {place.name.rpartition("@")[2] for place in models.glob("*/")} == {"1", "99"}
+
+
 @pytest.mark.slow
 def test_two_processes_at_once_make_one_folder(
     env: dict[str, str], wanted: str, tmp_path: Path
@@ -239,7 +295,7 @@ def test_two_processes_at_once_make_one_folder(
             for _ in range(2)
         ]
         assert [process.communicate(timeout=120)[0] for process in both] == [wanted, wanted]
-    assert len([*(tmp_path / "cache/fairseq_paradec/models").iterdir()]) == 1
+    assert len([*(tmp_path / "cache/fairseq_paradec/models").glob("*/")]) == 1
 
 
 @pytest.mark.parametrize(
