@@ -172,8 +172,12 @@ def _place(given: str, commit: str, source: str | None, target: str | None, flag
 def _make(folder: Path, fetched: Path, source: str | None, target: str | None) -> None:
     """Fill a model folder by what was fetched: one that is ready, or another toolkit's model."""
     if (fetched / model_folder.NAME).is_file():
-        for name in (*model_folder.read(fetched).files, model_folder.NAME):
-            shutil.copyfile(fetched / name, folder / name)
+        for name in model_folder.read(fetched).files:
+            try:
+                os.link((fetched / name).resolve(), folder / name)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(fetched / name, folder / name)
+        shutil.copyfile(fetched / model_folder.NAME, folder / model_folder.NAME)  # users change it
         return
     from .importing.opening import format_of, import_into
 
@@ -238,7 +242,11 @@ def fetch(given: str, flag: str) -> Path:
 
         first, *others = _wanted(given, flag, files)
         place = get(first, revision)
-        if first == "config.json" and _CTRANSLATE2 not in files:
+        if first == model_folder.NAME:
+            _check_small(place, given, flag)
+            own = model_folder.described(place, flag)[0].files
+            others = [file for file in dict.fromkeys(own) if file in files]
+        elif _CTRANSLATE2 not in files:
             _check_kind(place, given, flag)
         commit = place.parent.name  # the others are of the same
         for file in others:
@@ -298,7 +306,7 @@ def _wanted(name: str, flag: str, files: Sequence[str]) -> list[str]:
         UsageError: there are none that an importer reads.
     """
     if model_folder.NAME in files:
-        return [file for file in files if "/" not in file and not file.startswith(".")]
+        return [model_folder.NAME]  # which names the others
     from .importing.files import WEIGHTS
 
     weights = next((file for file in WEIGHTS if file in files), None)
@@ -316,13 +324,18 @@ def _check_kind(file: Path, name: str, flag: str) -> None:
     from .importing import hugging_face, t5
     from .importing.files import read_json
 
-    if file.stat().st_size > _CONFIG:
-        raise option_error(flag, name, "a model whose config.json is small")
+    _check_small(file, name, flag)
     kind = read_json(file).get("model_type")
     families = (*hugging_face.FAMILIES, *t5.FAMILIES)
     if kind not in families:
         allowed = f"a model whose config.json has the model_type {', '.join(families)}"
         raise option_error(f"{flag} {name}: model_type", kind, allowed)
+
+
+def _check_small(file: Path, name: str, flag: str) -> None:
+    """Refuse a description that is larger than any."""
+    if file.stat().st_size > _CONFIG:
+        raise option_error(flag, name, f"a model whose {file.name} is small")
 
 
 def _parts(index: Path, files: Sequence[str]) -> list[str]:

@@ -71,11 +71,7 @@ def read(path: Path, flag: str = "--model") -> ModelFolder:
     if not file.is_file():
         allowed = f"a model folder, with {NAME}, as paradec pack makes it"
         raise option_error(flag, str(path), allowed)
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise option_error(flag, str(file), f"a JSON object ({error})") from error
-    folder, hashes = _parse(str(file), content)
+    folder, hashes = described(file, flag)
     checked = {}
     for name in folder.files:
         if not (path / name).is_file():
@@ -86,6 +82,19 @@ def read(path: Path, flag: str = "--model") -> ModelFolder:
             raise option_error(str(file), name, allowed)
         checked[name] = Checked(path / name, stamp, digest)
     return dataclasses.replace(folder, checked=checked)
+
+
+def described(file: Path, flag: str = "--model") -> tuple[ModelFolder, Mapping[str, str]]:
+    """Read ``paradec.json`` alone: -> the folder, and the hashes by file.
+
+    Raises:
+        UsageError: it is no JSON, or a key is unknown, missing or wrong.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise option_error(flag, str(file), f"a JSON object ({error})") from error
+    return _parse(str(file), content)
 
 
 def write(path: Path, folder: ModelFolder) -> None:
