@@ -12,7 +12,10 @@ import json
 import os
 import re
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -142,7 +145,8 @@ def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
     except OSError as error:
         raise option_error(flag, str(path), f"a folder that can be made ({error})") from error
     try:
-        yield partial
+        with _left_at_sigterm():
+            yield partial
         partial.chmod(0o755)  # mkdtemp's is the user's alone
         try:
             partial.rename(goal)
@@ -151,6 +155,24 @@ def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         os.close(held)
+
+
+@contextlib.contextmanager
+def _left_at_sigterm() -> Iterator[None]:
+    """Leave the body at SIGTERM, with the exit status that shells give it, where nobody else does.
+
+    Raises:
+        SystemExit: the signal came.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _make_partial(goal: Path) -> tuple[Path, int]:

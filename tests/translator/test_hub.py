@@ -52,7 +52,7 @@ def run(*words: object, env: dict[str, str], without: str = "") -> tuple[int, st
     return done.returncode, done.stdout, done.stderr
 
 
-def folders(tmp_path: Path) -> list[Path]:
+def imported(tmp_path: Path) -> list[Path]:
     """The imported models in the cache."""
     models = tmp_path / "cache/fairseq_paradec/models"
     return [path for path in models.iterdir() if path.is_dir()] if models.is_dir() else []
@@ -89,7 +89,7 @@ def test_from_a_name_to_a_translation_and_again_without_the_hub(
         assert translate(NAME, env | {"HF_ENDPOINT": hub.address}) == (0, wanted, "")
         assert len(hub.asked) == count
     assert translate(NAME, env) == (0, wanted, "")
-    (made,) = folders(tmp_path)
+    (made,) = imported(tmp_path)
     assert (
         made.name == f"Owner--opus-mt-en-de@{COMMIT[:12]}@{importing.VERSION}"
         and model_folder.read(made).source == "en"
@@ -106,7 +106,7 @@ def test_what_another_program_has_fetched_needs_no_hub(
         there = env | {"HF_ENDPOINT": hub.address}
         status, said, _ = run("import", NAME, tmp_path / "out", env=there)
     assert status == 0 and f"{tmp_path / 'out'}: a model folder, en to de" in said
-    assert not folders(tmp_path)
+    assert not imported(tmp_path)
     for more in ({}, {"HF_HUB_OFFLINE": "1"}):
         shutil.rmtree(tmp_path / "cache/fairseq_paradec/models", ignore_errors=True)
         assert translate(NAME, env | more) == (0, wanted, "")
@@ -124,13 +124,18 @@ def test_a_model_of_several_languages(env: dict[str, str], tmp_path: Path) -> No
         assert status == 2 and said.count("\n") == 1 and "--source" in said
         status, text, _ = translate("a/nllb", there, *pair)
         assert status == 0 and text
+        assert run("doctor", "a/nllb", *pair, env=there)[0] == 0
+        (tmp_path / "text").write_text(f"{TEXT}\n")
+        files = (tmp_path / "text", tmp_path / "text")
+        status, score, said = run("score", "--model", "a/nllb", *files, *pair, env=there)
+        assert status == 0 and float(score) < 0, said
         code = "import sys, fairseq_paradec\n"
         code += "model = fairseq_paradec.load('a/nllb', source=sys.argv[1], target=sys.argv[2])\n"
         code += f"print(model.translate({TEXT!r}, decoding='greedy'))"
         words = [sys.executable, "-c", code, source, target]
         done = subprocess.run(words, env=environment(there), capture_output=True, text=True)
         assert done.stdout == text, done.stderr
-    (folder,) = folders(tmp_path)
+    (folder,) = imported(tmp_path)
     assert folder.name.startswith(f"a--nllb@{source}-{target}@")
 
 
@@ -147,7 +152,7 @@ def test_a_model_folder_on_the_hub_is_used_as_it_is(env: dict[str, str], tmp_pat
         done = translate("a/ours", env | {"HF_ENDPOINT": hub.address})
         assert {path.rsplit("/", 1)[1] for _, path in hub.asked if "/resolve/" in path} == needed
     assert done == (0, "Sie singt.\n", "")
-    (made,) = folders(tmp_path)
+    (made,) = imported(tmp_path)
     assert model_folder.read(made) == model_folder.read(demo)
     linked = {path.name for path in made.iterdir() if path.stat().st_nlink > 1}
     assert linked == needed - {model_folder.NAME}
@@ -180,7 +185,7 @@ def test_what_cannot_be_had_is_one_line(
         status, text, said = translate(name, env | {"HF_ENDPOINT": hub.address})
         assert name == "a/broken" or not any("model.safe" in path for _, path in hub.asked)
     assert (status, text, said.count("\n")) == (2, "", 1) and words in said, said
-    assert not folders(tmp_path)
+    assert not imported(tmp_path)
 
 
 def test_without_the_hub_or_its_package_or_a_cache_one_line_says_so(
@@ -231,6 +236,18 @@ def test_a_damaged_file_is_refused_and_fetched_anew(
     assert not kept.exists() and not kept.is_symlink()
 
 
+def test_sigterm_leaves_no_half_of_a_folder(tmp_path: Path) -> None:
+    code = "import sys, time; from pathlib import Path\n"
+    code += "from fairseq_paradec.translator.model_folder import new_folder\n"
+    code += "with new_folder(Path(sys.argv[1])): print('begun', flush=True); time.sleep(60)"
+    words = [sys.executable, "-c", code, tmp_path / "out"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment({})) as process:
+        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+        process.terminate()
+        assert process.wait(30) == 143
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_hub_that_never_answers_is_left(env: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -253,7 +270,7 @@ def test_a_revision_is_honoured_and_kept_by_its_commit(
         there = env | {"HF_ENDPOINT": hub.address}
         for revision in ("v1/a", COMMIT):
             assert translate(f"{NAME}@{revision}", there) == (0, wanted, "")
-        assert len(folders(tmp_path)) == 1
+        assert len(imported(tmp_path)) == 1
         assert translate(f"{NAME}@new", there) == (0, wanted, "")
         for revision, words in (
             ("no", "there is no such one"),
@@ -263,7 +280,7 @@ def test_a_revision_is_honoured_and_kept_by_its_commit(
             status, _, said = translate(f"{NAME}@{revision}", there)
             assert status == 2 and said.count("\n") == 1 and words in said, said
             assert "NAME@REVISION with a branch, tag or commit of the model" in said
-    assert {place.name.split("@")[1] for place in folders(tmp_path)} == {COMMIT[:12], tag[:12]}
+    assert {place.name.split("@")[1] for place in imported(tmp_path)} == {COMMIT[:12], tag[:12]}
     for revision in ("v1/a", COMMIT, "new"):
         assert translate(f"{NAME}@{revision}", env) == (0, wanted, "")
 
@@ -289,7 +306,7 @@ def test_another_version_of_the_importers_imports_anew(
     with open(ours, "rb", buffering=0) as terminal:
         assert (done.returncode, done.stdout) == (0, wanted)
         assert terminal.read(1000).decode().strip() == f"importing {NAME} ..."
-    assert {place.name.rpartition("@")[2] for place in folders(tmp_path)} == {"1", "99"}
+    assert {place.name.rpartition("@")[2] for place in imported(tmp_path)} == {"1", "99"}
 
 
 @pytest.mark.slow
@@ -304,7 +321,7 @@ def test_two_processes_at_once_make_one_folder(
             for _ in range(2)
         ]
         assert [process.communicate(timeout=120)[0] for process in both] == [wanted, wanted]
-    assert len(folders(tmp_path)) == 1
+    assert len(imported(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
