@@ -20,8 +20,12 @@ DRAFTER_DTYPES = ("fp32", "bf16", "int8", "int4")
 LARGEST = (1 << 31) - 1
 
 # Groups of options: read by methods that name them, by every method's engine, by its reports; rules
-# of the search that fairseq's has not; and those of fairseq's search, which are its own flags.
-METHOD, ENGINE, REPORT, RULE, SEARCH = "method", "engine", "report", "rule", "search"
+# of the search that fairseq's has not, and what they mean, which is no flag; and those of fairseq's
+# search, which are fairseq's own flags.
+METHOD, ENGINE, REPORT, RULE, MEANING, SEARCH = (
+    *("method", "engine", "report"),
+    *("rule", "meaning", "search"),
+)
 
 
 def flag(name: str) -> str:
@@ -265,13 +269,13 @@ class DecodingConfig:
         "fairseq",
         "whose the penalty is: of log-probabilities; with transformers of greedy's logits, with "
         "ctranslate2 of all logits",
-        SEARCH,
+        MEANING,
         choices=("fairseq", "transformers", "ctranslate2"),
     )
     rules_first: str | None = _option(
-        None, "a token that n-grams, penalty and sequences read before all others", SEARCH
+        None, "a token that n-grams, penalty and sequences read before all others", MEANING
     )
-    rules_renormalised: bool = _option(False, "log-probabilities are of allowed tokens", SEARCH)
+    rules_renormalised: bool = _option(False, "log-probabilities are of allowed tokens", MEANING)
     diverse_beam_groups: int = _option(-1, "groups of a diverse beam", SEARCH, least=-1)
     diverse_beam_strength: float = _option(0.5, "strength of its diversity", SEARCH)
     diversity_rate: float = _option(-1.0, "rate of diverse siblings", SEARCH)
@@ -377,12 +381,14 @@ def _read_table() -> dict[str, Option]:
 #: Every option by name; ``decoding`` itself comes first.
 ALL = _read_table()
 #: The plugin's own options, and those that fairseq's search has too.
-OPTIONS = {name: option for name, option in ALL.items() if option.group != SEARCH}
+OPTIONS = {name: option for name, option in ALL.items() if option.group not in (MEANING, SEARCH)}
 SEARCH_OPTIONS = tuple(name for name, option in ALL.items() if option.group == SEARCH)
 METHOD_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == METHOD)
 ENGINE_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == ENGINE)
 #: Rules of the search that are flags of the plugin.
 RULE_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == RULE)
+#: These, and what they mean.
+RULE_OPTIONS = tuple(name for name, option in ALL.items() if option.group in (RULE, MEANING))
 #: Rules that read what is written.
 TEXT_RULES = ("no_repeat_ngram_size", *RULE_FLAGS)
 REPORT_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == REPORT)

@@ -10,6 +10,7 @@ from ..config import (
     COMMON_FLAGS,
     METHOD_FLAGS,
     RULE_FLAGS,
+    RULE_OPTIONS,
     SEARCH_OPTIONS,
     TEXT_RULES,
     DecodingConfig,
@@ -57,7 +58,7 @@ def configure(*sources: Any, **options: Any) -> DecodingConfig:
         values = {name: getattr(source, name, None) for name in ALL}
         named = given.get("decoding")
         if named not in (None, values["decoding"]):
-            kept = (*SEARCH_OPTIONS, *RULE_FLAGS)
+            kept = (*SEARCH_OPTIONS, *RULE_OPTIONS)
             kept += () if named in STOCK_DECODINGS else COMMON_FLAGS
             values = {name: values[name] for name in kept}
         given = {name: v for name, v in values.items() if v is not None} | given
