@@ -12,7 +12,6 @@ from ..config import (
     RULE_FLAGS,
     RULE_OPTIONS,
     SEARCH_OPTIONS,
-    TEXT_RULES,
     DecodingConfig,
     check_values,
     flag,
@@ -220,8 +219,6 @@ _REFUSED = {
     "constraints": (None, "no constraints"),
     "lm_path": (None, "no language model"),
     "no_repeat_ngram_size": (0, "0"),
-    "repetition_penalty": (1.0, "1"),
-    "suppress_sequences": (None, "no such sequences"),
     "print_alignment": (None, "no alignment but of fairseq's generators"),
     "replace_unk": (None, "no --replace-unk but of fairseq's commands"),
     "match_source_len": (False, "no --match-source-len"),
@@ -238,17 +235,20 @@ def check_search(config: DecodingConfig) -> None:
     method = METHODS[config.decoding]
     for name, (idle, allowed) in _REFUSED.items():
         value = getattr(config, name)
-        off = value == idle or not value or (isinstance(value, (int, float)) and value < 0)
+        off = not value or (isinstance(value, (int, float)) and value < 0)
         lists = method.reads_beam(config) and config.latency_budget_ms is None
         draws = method.samples and config.sampling
         can = {
             "nbest": lists or draws,
             "sampling": method.samples,
-        } | dict.fromkeys(TEXT_RULES, method.audited or method.reads_beam(config))
+            "no_repeat_ngram_size": method.audited or method.reads_beam(config),
+        }
         if can.get(name, False):
             continue
-        if not off:
+        if not off and value != idle:
             raise cannot_honour(config, name, value, allowed)
+    if not method.keeps_rules:
+        check_rules(config)
     if method.reads_beam(config):
         _check_nbest(config)
     if config.sampling:
@@ -302,15 +302,15 @@ def check_stock(config: DecodingConfig) -> None:
 
 
 def check_rules(config: DecodingConfig) -> None:
-    """Refuse rules that fairseq's own search has not.
+    """Refuse rules where fairseq's own search decodes, or a method that has them not.
 
     Raises:
         UsageError: one is given.
     """
     for name in RULE_FLAGS:
         if (value := getattr(config, name)) != ALL[name].default:
-            others = ", ".join(name for name, m in METHODS.items() if m.audited or m.beam)
-            raise needs(flag(name), value, f"a --decoding that has it: {others}")
+            others = ", ".join(readers(name))
+            raise needs(flag(name), value, f"a --decoding that reads it ({others})")
 
 
 def _check_nbest(config: DecodingConfig) -> None:
