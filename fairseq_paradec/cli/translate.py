@@ -9,6 +9,8 @@ texts, whose markup stays.
 """
 
 import argparse
+import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from ..errors import excludes, needs, option_error
 from ..methods.describe import flag_help
 from ..output import FAILED
 from ..translator.markup import FORMATS
+from ..translator.pipe import Pipe
 from . import arguments, machines, translate_corpus
 
 if TYPE_CHECKING:  # it takes seconds to load
@@ -63,8 +66,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add(
         "--buffer-size",
         type=number,
-        help="lines that are read and sorted by length together; 1 answers each line at once "
-        "(default: 512; 1 in a terminal); with --out those of a part (default: 4096)",
+        help="lines that are read and sorted by length together, of a pipe or a terminal at most: "
+        "there what has come is answered at once (default: 512); with --out those of a part "
+        "(default: 4096)",
     )
     add(
         "--format",
@@ -173,9 +177,9 @@ def print_translations(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     translator = load(args)
-    if not args.text and args.files in ([], [STDIN]) and sys.stdin.isatty():
-        args.buffer_size = args.buffer_size or 1
     lines = iter(args.text) if args.text else read_lines(args.files)
+    if not args.text and args.files in ([], [STDIN]) and comes_in_parts():
+        lines = Pipe(sys.stdin.fileno())
     again = args.files and all(  # a pipe is read once
         path is not STDIN and path.is_file() for path in args.files
     )
@@ -194,6 +198,14 @@ def print_translations(args: argparse.Namespace) -> None:
     for result in tqdm(results, total=total, unit=" lines", disable=hidden):
         for line in output_lines(result, nbest, args.scores):
             print(line)
+
+
+def comes_in_parts() -> bool:
+    """Return whether standard input is a pipe or a terminal, whose lines come one by one."""
+    try:
+        return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    except (OSError, ValueError):  # it is closed, or none of the system's
+        return False
 
 
 def output_lines(result: "Translation", nbest: int, scores: bool) -> Iterator[str]:

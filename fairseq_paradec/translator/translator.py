@@ -26,6 +26,7 @@ from . import model_folder
 from .batches import by_length, collate
 from .loading import CoreModels, Modules, read_core
 from .model_folder import ModelFolder
+from .pipe import take
 from .text_processing import TextProcessing
 from .translation import Admit, Line, OnFinish, OnPass, Translation, telling, translation_of
 
@@ -190,7 +191,8 @@ class Translator:
         Options are checked by the call, lines as they are read.
 
         Args:
-            lines: plain text, a sentence each, read ``buffer_size`` at a time.
+            lines: plain text, a sentence each, read ``buffer_size`` at a time, of a ``Pipe`` as
+                many as are there.
             batch_size: sentences decoded together, at most; they are of like length.
             max_tokens: source tokens decoded together, at most, padding among them.
             buffer_size: lines that are sorted by length together.
@@ -252,7 +254,7 @@ class Translator:
         """
         hooks, first = {"on_pass": on_pass, "on_finish": on_finish}, 0
         earlier = None if drafts is None else iter(drafts)
-        while texts := list(islice(left, buffer_size)):
+        while texts := take(left, buffer_size):
             for text in texts:
                 if not isinstance(text, str):
                     raise option_error("translate()", text, "a list of sentences")

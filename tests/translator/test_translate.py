@@ -10,7 +10,9 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,7 @@ from fairseq_paradec.engine.settings import usable_device
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.plugin.tasks.loading import decoder, load_paths
 from fairseq_paradec.translator.model_folder import new_folder
+from fairseq_paradec.translator.pipe import Pipe
 from fairseq_paradec.translator.text_processing import WORD, _split
 from fairseq_paradec.translator.translation import Translation, telling, translation_of
 from fairseq_paradec.translator.translator import Translator
@@ -383,6 +386,51 @@ def test_pipes_and_standard_input_are_files(tmp_path, capsys, monkeypatch):
     assert len(men) == 2 and men[0] == men[1]
     for pipe in (pipes[0], pipes[2]):
         os.close(pipe)
+
+
+def test_a_program_that_waits_for_each_answer_has_it(tmp_path):
+    """Also for several lines at once, a letter in two parts, and a last line without its end."""
+    words = ["translate", "--model", str(DEMO), "--decoding", "greedy"]
+    command = [sys.executable, "-m", "fairseq_paradec", *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
+        assert asked.stdin is not None and asked.stdout is not None
+
+        def answers(*parts: bytes, count: int = 1) -> list[str]:
+            for part in parts:
+                asked.stdin.write(part)
+                asked.stdin.flush()
+                time.sleep(0.05 * (len(parts) > 1))
+            return [asked.stdout.readline().decode() for _ in range(count)]
+
+        assert answers(b"A dog runs.\n") == ["Ein Hund rennt.\n"]
+        assert answers("A caf\u00e9.\n".encode()[:6], "A caf\u00e9.\n".encode()[6:])[0].endswith(
+            "\n"
+        )
+        assert answers(b"\nA dog runs.\nA dog", count=2) == ["\n", "Ein Hund rennt.\n"]
+        asked.stdin.write(b" runs.")
+        asked.stdin.close()
+        assert asked.stdout.read().decode() == "Ein Hund rennt.\n"
+    assert asked.returncode == 0
+
+
+def test_lines_of_a_pipe_that_have_come_are_decoded_together(monkeypatch):
+    monkeypatch.setattr("fairseq_paradec.translator.pipe.QUIET", 0.0)
+    ours, theirs = os.pipe()
+    os.write(theirs, b"a\r\nb\nc\nd")
+    lines = Pipe(ours)
+    assert lines.take(2) == ["a\r\n", "b\n"] and lines.take(5) == ["c\n"]
+    os.write(theirs, b"e\n")
+    os.close(theirs)
+    assert list(lines) == ["de\n"] and lines.take(3) == []
+    os.close(ours)
+    ours, theirs = os.pipe()
+    os.write(theirs, b"a\nb\xff\n")
+    with pytest.raises(
+        UsageError, match=r"FILE: got 'standard input'; allowed: text in UTF-8; b'b"
+    ):
+        Pipe(ours).take(2)
+    for end in (ours, theirs):
+        os.close(end)
 
 
 def test_a_file_named_like_standard_input_takes_nothing_from_it(tmp_path, capsys, monkeypatch):
