@@ -13,15 +13,17 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import ALL, OPTIONS, flag
 from ..errors import excludes, needs, option_error
 from ..methods.describe import flag_help
-from ..output import FAILED
+from ..output import FAILED, complain
 from ..translator.markup import FORMATS
-from ..translator.pipe import Pipe
+from ..translator.pipe import Pipe, Watched
+from ..translator.sentences import has_several
 from . import arguments, machines, translate_corpus
 
 if TYPE_CHECKING:  # it takes seconds to load
@@ -76,6 +78,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="the input is not lines but whole texts: each file, or --text, is split into "
         "sentences, and put together as it was; tags, code, links and placeholders stay "
         "(default: a sentence a line)",
+    )
+    add(
+        "--split",
+        action="store_true",
+        help="translate the sentences of a line one by one, and write them as a line again: most "
+        "models know no lines of several",
     )
     add(
         "--drafts",
@@ -139,10 +147,10 @@ def run(args: argparse.Namespace) -> int:
             raise option_error("--drafts", str(args.drafts), "a text file; there is none")
     if args.format is not None and args.out is not None:
         raise excludes("--format", args.format, "--out")
-    for name in ("nbest", "scores"):
+    for name in ("nbest", "scores", "split"):
         if given := getattr(args, name):
-            for other in ("format", "out"):
-                if getattr(args, other) is not None:
+            for other in ("format", "out", "split"):
+                if name != other and getattr(args, other) not in (None, False):
                     raise excludes(flag(name), given, flag(other))
     if args.out is not None:
         return translate_corpus.translate_parts(args, given_options(args))
@@ -187,6 +195,13 @@ def print_translations(args: argparse.Namespace) -> None:
     hidden = True if sys.stdout.isatty() else None  # None: shown in a terminal
     drafts = None if args.drafts is None else read_lines([args.drafts], "--drafts")
     options, nbest = given_options(args), args.nbest or 1
+    if args.split:
+        print_split(
+            translator, lines, drafts, tqdm(total=total, unit=" lines", disable=hidden), options
+        )
+        return
+    several = partial(has_several, language=translator.folder.source)
+    lines = watched = Watched(lines, several)
     if len(args.text or ()) == 1:
         options = translator.of_one_sentence(options)
     if nbest > 1 and not args.sampling:
@@ -198,6 +213,30 @@ def print_translations(args: argparse.Namespace) -> None:
     for result in tqdm(results, total=total, unit=" lines", disable=hidden):
         for line in output_lines(result, nbest, args.scores):
             print(line)
+    if watched.count:
+        complain(
+            f"lines with several sentences: {watched.count}, line {watched.first} the first; where "
+            "a model knows single ones, --split translates them one by one"
+        )
+
+
+def print_split(
+    translator: "Translator",
+    lines: Iterator[str],
+    drafts: Iterator[str] | None,
+    progress: Any,
+    options: dict[str, Any],
+) -> None:
+    """Print a line for each line of the input, whose sentences are translated one by one."""
+    from ..translator.translator import BUFFER_SIZE
+
+    together = options.get("buffer_size", BUFFER_SIZE)
+    with progress:
+        for translation in translator.texts(lines, "text", drafts, together, **options):
+            print(translation.text.rstrip("\r\n"))
+            for note in translation.notes:
+                print(note, file=sys.stderr)
+            progress.update()
 
 
 def comes_in_parts() -> bool:

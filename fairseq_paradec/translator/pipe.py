@@ -3,7 +3,7 @@
 import os
 import select
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from ..errors import option_error
@@ -65,9 +65,42 @@ class Pipe(Iterator[str]):
         raise StopIteration
 
 
+class Watched(Iterator[str]):
+    """Lines that are counted as they are taken.
+
+    Args:
+        lines: of a pipe, or others.
+        counts: which lines are counted.
+
+    Attributes:
+        count: of those so far.
+        first: the number of the first of them, from 1; 0: there is none.
+    """
+
+    def __init__(self, lines: Iterator[str], counts: Callable[[str], bool]) -> None:
+        self._lines, self._counts = lines, counts
+        self.count = self.first = self._taken = 0
+
+    def take(self, count: int) -> list[str]:
+        """Return the next lines; see the function."""
+        lines = take(self._lines, count)
+        for number, line in enumerate(lines, self._taken + 1):
+            if self._counts(line):
+                self.count += 1
+                self.first = self.first or number
+        self._taken += len(lines)
+        return lines
+
+    def __next__(self) -> str:
+        """Return the next line."""
+        for line in self.take(1):
+            return line
+        raise StopIteration
+
+
 def take(lines: Iterator[str], count: int) -> list[str]:
     """Return the next lines of an iterator: so many, or of a pipe those that are there."""
-    return lines.take(count) if isinstance(lines, Pipe) else list(islice(lines, count))
+    return lines.take(count) if isinstance(lines, Pipe | Watched) else list(islice(lines, count))
 
 
 def _text(line: bytes) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from .markup import has_words
+
 #: Words of a sentence, after which it is cut: models know no longer ones.
 MOST_WORDS = 120
 
@@ -30,6 +32,12 @@ def split(text: str, language: str) -> list[str]:
     if "".join(parts) != text:
         parts = _plainly(text)
     return [piece for part in parts for piece in _cut(part)]
+
+
+def has_several(text: str, language: str) -> bool:
+    """Return whether a line has more than a sentence."""
+    inside = _END.search(text.strip())  # most have nothing that could end one
+    return inside is not None and sum(map(has_words, split(text, language))) > 1
 
 
 @cache

@@ -280,6 +280,7 @@ class Translator:
         texts: Iterable[str],
         format: str = "text",
         drafts: Iterable[str] | None = None,
+        together: int = 1,
         **options: Any,
     ) -> Iterator["Text"]:
         """Return the translations of whole texts, put together as the texts are.
@@ -288,43 +289,50 @@ class Translator:
             texts: plain text of any length, HTML or Markdown.
             format: ``text``, ``html`` or ``markdown``; see ``documents.py``.
             drafts: for each text an earlier translation of it, or of one that is nearly the same.
+            together: texts whose sentences are decoded together; of a ``Pipe`` at most.
             options: see ``results``.
 
         Raises:
             UsageError: as in ``results``; there is no such format.
         """
         _check_list("texts()", texts, "a list of texts")
+        _check_sizes(together=together)
         from .markup import parse
 
         parse("", format)
         self.results((), drafts=drafts, **options)  # checks them
-        return self._texts(texts, format, drafts, options)
+        return self._texts(iter(texts), format, drafts, together, options)
 
     def _texts(
         self,
-        texts: Iterable[str],
+        left: Iterator[str],
         format: str,
         drafts: Iterable[str] | None,
+        together: int,
         options: dict[str, Any],
     ) -> Iterator["Text"]:
         """Yield the translations; see ``texts``, which has checked the rest."""
         from .documents import Document
 
         earlier, options = None if drafts is None else iter(drafts), {"first": 0} | options
-        for text in texts:
-            if not isinstance(text, str):
-                raise option_error("texts()", text, "a list of texts")
-            with computing():  # the first one imports what splits sentences
-                document = Document(text, format, self.folder.source)
-            known = None
-            if earlier is not None:
-                draft = next(earlier, None)
-                if not isinstance(draft, str):
-                    raise option_error("--drafts", draft, "an earlier translation of each text")
-                known = document.drafts(draft)
-            results = self.results(document.sentences, drafts=known, **options)
-            options["first"] += len(document.sentences)
-            yield document.join([None if result.problem else result.text for result in results])
+        while texts := take(left, together):
+            documents, known = [], None if earlier is None else list[str]()
+            for text in texts:
+                if not isinstance(text, str):
+                    raise option_error("texts()", text, "a list of texts")
+                with computing():  # the first one imports what splits sentences
+                    documents.append(Document(text, format, self.folder.source))
+                if earlier is not None and known is not None:
+                    draft = next(earlier, None)
+                    if not isinstance(draft, str):
+                        raise option_error("--drafts", draft, "an earlier translation of each text")
+                    known += documents[-1].drafts(draft)
+            sentences = [sentence for one in documents for sentence in one.sentences]
+            results = self.results(sentences, drafts=known, **options)
+            options["first"] += len(sentences)
+            for document in documents:
+                own = islice(results, len(document.sentences))
+                yield document.join([None if result.problem else result.text for result in own])
 
     @computing()
     def generator(self, options: dict[str, Any], traced: bool = False, others: int = 0) -> Any:

@@ -413,6 +413,40 @@ def test_a_program_that_waits_for_each_answer_has_it(tmp_path):
     assert asked.returncode == 0
 
 
+LINES = ["A dog runs.  Mr. Smith sleeps!", "", "....", "Two boys play football.", "A man sits"]
+
+
+def test_sentences_of_a_line_are_translated_one_by_one(loaded, tmp_path, capsys):
+    """As each alone, with the space between them; a line without letters stays."""
+    given, drafts = tmp_path / "given", tmp_path / "drafts"
+    given.write_text("\r\n".join(LINES))
+    words = ["translate", "--model", str(DEMO), "--decoding", "greedy", str(given)]
+    assert paradec([*words, "--split"]) == 0
+    said = capsys.readouterr()
+    alone = ["A dog runs.", "Mr. Smith sleeps!", "Two boys play football.", "A man sits"]
+    dog, man, boys, last = loaded.translate(alone, decoding="greedy")
+    wanted = [f"{dog}  {man}", "", "....", boys, last]
+    assert said.out.split("\n") == [*wanted, ""] and not said.err
+    drafts.write_text("".join(f"{line}\n" for line in [*wanted[:4], ""]))
+    assert paradec([*words, "--split", "--drafts", str(drafts), "--buffer-size", "2"]) == 0
+    assert capsys.readouterr().out.split("\n") == [*wanted, ""]
+    for together in (1, 2, 9):
+        texts = loaded.texts(LINES, together=together, decoding="greedy")
+        assert [text.text for text in texts] == wanted
+
+
+def test_lines_of_several_sentences_are_counted(tmp_path, capsys):
+    given = tmp_path / "given"
+    given.write_text("\n".join([*LINES[1:], *LINES, "Who? Me!", "Mr. Smith sits."]))
+    words = ["translate", "--model", str(DEMO), "--decoding", "greedy", str(given)]
+    assert paradec(words) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("lines with several sentences: 2, line 5 the first; ")
+    assert said.count("\n") == 1
+    given.write_text("\n".join(LINES[1:]))
+    assert paradec(words) == 0 and not capsys.readouterr().err
+
+
 def test_lines_of_a_pipe_that_have_come_are_decoded_together(monkeypatch):
     monkeypatch.setattr("fairseq_paradec.translator.pipe.QUIET", 0.0)
     ours, theirs = os.pipe()
@@ -519,6 +553,8 @@ def test_the_best_outputs_and_their_scores_are_printed(loaded, capsys):
         ("--nbest 6 --decoding beam", "--nbest 6 needs --beam 6 or more; it is 5"),
         ("--nbest 2 --format html", "--nbest 2 excludes --format"),
         ("--scores --format html", "--scores excludes --format"),
+        ("--scores --split", "--scores excludes --split"),
+        ("--split --format html", "--split excludes --format"),
     ],
 )
 def test_what_has_no_best_outputs_is_refused(words, said, capsys):
