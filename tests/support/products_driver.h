@@ -52,23 +52,24 @@ static int check() {
         for (int o = 0; o < outputs; ++o) {
             const float* w = weight.data() + (size_t)o * inputs;
             const float peak = peak_of_row(w, inputs);
-            const bool four = form == Form::int4, whole = four || form == Form::int8;
-            const float scale = peak == 0 ? 1 : four ? step_of_4_bits(w, inputs, peak) : peak / 127;
+            const bool four = form == Form::int4 && HALVES, whole = form == Form::int4 || form == Form::int8;
             for (int r = 0; r < rows; ++r) {
                 const float* row = x.data() + (size_t)r * inputs;
                 const float top = peak_of_row(row, inputs), step = top > 0 ? 127 / top : 0;
                 double total = 0, size = 0;
+                float scale = peak == 0 ? 1 : peak / 127;
                 for (int i = 0; i < inputs; ++i) {
+                    if (four && i % SPAN == 0) scale = step_of_4_bits(w + i, std::min(SPAN, inputs - i));
                     double a = whole ? std::nearbyint((double)(w[i] / scale)) : kept(w[i], form, 0);
                     if (four) a = std::clamp(a, -8.0, 7.0);
-                    const double term = a * kept(row[i], of_inputs, step);
+                    const double term = a * kept(row[i], of_inputs, step) * (whole ? scale : 1);
                     total += term, size += std::fabs(term);
                 }
-                // Whole numbers add up exactly; the others lose a rounding a term.
+                // Whole numbers add up exactly, those of each span; the others lose a rounding a term.
                 double terms = inputs;
                 if (whole) {
-                    const double unit = (double)scale * (top / 127);
-                    total *= unit, size *= unit, terms = INT8_GROUP > 1 ? 0 : inputs;
+                    total *= top / 127, size *= top / 127;
+                    terms = four ? inputs / SPAN : INT8_GROUP > 1 ? 0 : inputs;
                 }
                 const double error = std::fabs(found[(size_t)r * outputs + o] - (total + bias[o]));
                 const double bound = 1.2e-7 * ((terms + 4) * size + 2 * std::fabs(bias[o])) + 1e-30;

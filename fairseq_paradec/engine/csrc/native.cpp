@@ -51,7 +51,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 11;
+constexpr int32_t VERSION = 12;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -197,7 +197,8 @@ API int paradec_stack_map(Stack* stack, int layer, int which, const float* weigh
 // Packed maps in files: how their numbers lie, bytes of one, from a map to memory, and a map in memory.
 API const char* paradec_packing() {
     static const std::string text = std::to_string(PANEL) + " outputs; groups of " + std::to_string(BF16_GROUP) +
-                                    " and " + std::to_string(INT8_GROUP) + "; tiles " + std::to_string(TILES);
+                                    " and " + std::to_string(INT8_GROUP) + "; tiles " + std::to_string(TILES) +
+                                    "; spans of " + std::to_string(SPAN);
     return text.c_str();
 }
 API size_t paradec_map_bytes(int outputs, int inputs, int form) { return bytes_in_file(outputs, inputs, (Form)form); }
@@ -230,6 +231,16 @@ API int paradec_stack_norm(Stack* stack, int layer, int which, const float* weig
 
 API Linear* paradec_map_new(const float* weight, const float* bias, int outputs, int inputs, int form) try {
     return new Linear(pack(weight, bias, outputs, inputs, (Form)form));
+} catch (const std::bad_alloc&) {
+    return nullptr;
+}
+
+// Whether weights of 4 bits are fewer bytes than those of 8.
+API int paradec_halves() { return HALVES; }
+
+// A map in int4 whose largest outputs are another's in int8; both must outlive it.
+API Linear* paradec_map_with_exact(const Linear* map, const Linear* exact) try {
+    return new Linear(with_exact(*map, *exact));
 } catch (const std::bad_alloc&) {
     return nullptr;
 }

@@ -3,6 +3,7 @@
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TypeAlias
 
 import numpy as np
@@ -39,6 +40,7 @@ class NativeMap:
     ) -> None:
         self.outputs, self.inputs = weight.shape
         self.form, self.shelf = form, shelf  # a mapped file lives as long as its maps
+        self._parts: tuple[NativeMap, ...] = ()
         if shelf is not None and shelf.reads:
             at = shelf.place(*weight.shape)
             self.address = library().paradec_map_at(at, *weight.shape, FORMS[form])
@@ -54,6 +56,22 @@ class NativeMap:
             room = shelf.room(*weight.shape)
             library().paradec_map_write(self.address, room)
             shelf.keep(room)
+
+    def with_exact(self, exact: "NativeMap") -> "NativeMap":
+        """Return the map with its largest outputs taken from another one: both of one weight.
+
+        Args:
+            exact: in int8.
+        """
+        if self.form != "int4" or exact.form != "int8" or not halves():
+            return self
+        both = copy(self)
+        both._parts = self, exact  # whose memory it reads
+        both.address = library().paradec_map_with_exact(self.address, exact.address)
+        if both.address is None:
+            raise MemoryError("no room for packed weights")
+        weakref.finalize(both, library().paradec_map_free, both.address).atexit = False
+        return both
 
     def __call__(
         self, x: np.ndarray, out: np.ndarray | None = None, activation: int = 0
@@ -81,6 +99,11 @@ class NativeMap:
             )
         )
         return out
+
+
+def halves() -> bool:
+    """Return whether weights of ``int4`` are fewer bytes than those of ``int8`` here."""
+    return bool(library().paradec_halves())
 
 
 class NativeHeads:
