@@ -793,9 +793,10 @@ inline float output_of(const Linear& map, int output, const uint32_t* row, int s
     return (float)total * (scale * map.scales[output]) + map.bias[output];
 }
 
-// Take a row's largest output from the exact map, and then what is the largest, until that is an exact one.
+// Take a row's largest outputs from the exact map: a few at once, for the best one may look worse than it is, and then
+// what is the largest, until that is an exact one.
 inline void take_exact(const Linear& map, const uint32_t* row, int step, float scale, float* y) {
-    constexpr int MOST = 16, PARTS = 64;
+    constexpr int FEW = 8, MOST = 16, PARTS = 64;
     const int size = (map.outputs + PARTS - 1) / PARTS;
     float* const end = y + map.outputs;
     float peaks[PARTS];
@@ -807,14 +808,22 @@ inline void take_exact(const Linear& map, const uint32_t* row, int step, float s
         for (; at < until; ++at) peaks[part] = std::max(peaks[part], *at);
     };
     for (int part = 0; part < PARTS; ++part) look(part);
-    const float* taken[MOST];
+    float *taken[MOST], outputs[FEW];
     for (int count = 0; count < MOST; ++count) {
+        if (count == FEW) {
+            for (int i = 0; i < FEW; ++i) *taken[i] = outputs[i], look((int)(taken[i] - y) / size);
+        }
         const int part = (int)(std::max_element(peaks, peaks + PARTS) - peaks);
         float *const from = std::min(y + part * size, end), *const until = std::min(from + size, end);
         float* const best = std::find(from, until, peaks[part]);
-        if (best == until || std::find(taken, taken + count, best) != taken + count) return;
-        *best = output_of(*map.exact, (int)(best - y), row, step, scale);
+        if (best == until || std::find(taken, taken + count, best) != taken + count) {
+            for (int i = 0; i < count && count < FEW; ++i) *taken[i] = outputs[i];
+            return;
+        }
+        const float exact = output_of(*map.exact, (int)(best - y), row, step, scale);
         taken[count] = best;
+        if (count < FEW) outputs[count] = exact;
+        *best = count < FEW ? -INFINITY : exact;
         look(part);
     }
 }
