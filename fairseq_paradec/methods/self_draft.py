@@ -25,8 +25,8 @@ from ..decoding.assistant import AssistantDrafter
 from ..decoding.loop import Proposal, Verdict
 from ..engine.chunk import ChunkScorer
 from ..engine.native.drafts import NativeDrafting
+from ..engine.native.library import halves
 from ..engine.native.projection import NativeProjection
-from ..engine.native.stack import halves
 from ..engine.projection import DraftProjection
 from ..errors import option_error
 from ..row import Row

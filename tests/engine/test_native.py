@@ -53,7 +53,7 @@ def model_of(variant: str, task: Any = None, **options: Any) -> Any:
 def wanted(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, form: str) -> torch.Tensor:
     """The product in float64, of weights (and for int8 inputs) as the form rounds them."""
     weight, x, bias = weight.double(), x.double(), bias.double()
-    if form == "int4" and not native_stack.halves():
+    if form == "int4" and not native.halves():
         form = "int8"
     if form == "bf16":
         weight = weight.bfloat16().double()
@@ -144,7 +144,7 @@ def test_sums_of_bytes_are_exact(inputs: int) -> None:
 @pytest.mark.parametrize("inputs", [1, 3, 7, 8, 63, 64, 65, 139])
 def test_sums_of_halves_are_exact(inputs: int) -> None:
     """Weights that 4 bits hold as they are: a step of 1, the least and the largest among them."""
-    if not native_stack.halves():
+    if not native.halves():
         pytest.skip("int4 is int8 here")
     torch.manual_seed(inputs)
     weight, x = torch.randint(-7, 8, (35, inputs)), torch.randint(-127, 128, (13, inputs))
@@ -155,7 +155,7 @@ def test_sums_of_halves_are_exact(inputs: int) -> None:
 
 def test_each_span_of_inputs_has_its_own_step() -> None:
     """Small weights beside large ones: one step for all would lose them."""
-    if not native_stack.halves():
+    if not native.halves():
         pytest.skip("int4 is int8 here")
     weight, x = torch.zeros(35, 128), torch.zeros(1, 128)
     weight[:, :64], weight[:, 64:] = 64, 2**-6
@@ -180,7 +180,7 @@ def test_other_sets_keep_weights_of_8_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [1, 2, 11, 25])
 def test_the_largest_outputs_are_exact(rows: int) -> None:
     """A projection of 4 bits that takes its best outputs from 8 bits chooses as these do."""
-    if not native_stack.halves():
+    if not native.halves():
         pytest.skip("int4 is int8 here")
     torch.manual_seed(rows)
     weight, bias = torch.randn(3001, 130), torch.randn(3001)

@@ -389,6 +389,12 @@ def library() -> Any:
     return loaded
 
 
+def halves() -> bool:
+    """Return whether weights of ``int4`` are fewer bytes than those of ``int8`` here."""
+    loaded = _load()
+    return not isinstance(loaded, NativeUnavailable) and bool(loaded.paradec_halves())
+
+
 def path() -> Path:
     """Return the file of the library for this CPU, loaded; its name begins with its ``TARGETS``.
 

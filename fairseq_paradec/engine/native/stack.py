@@ -11,7 +11,7 @@ import numpy as np
 from ...model.architecture import Layers
 from ...model.model import HeadWeights, Model
 from ...threads import num_threads
-from .library import Heads, MapOf, NormOf, NormOfStack, library
+from .library import Heads, MapOf, NormOf, NormOfStack, halves, library
 from .shelf import Shelf
 
 #: How weights are kept: csrc's ``Form``.
@@ -99,11 +99,6 @@ class NativeMap:
             )
         )
         return out
-
-
-def halves() -> bool:
-    """Return whether weights of ``int4`` are fewer bytes than those of ``int8`` here."""
-    return bool(library().paradec_halves())
 
 
 class NativeHeads:
