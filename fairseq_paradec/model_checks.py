@@ -45,7 +45,9 @@ def drafts_for_itself(dtype: str | None, engine: str, model: Any) -> bool:
     """Return whether a model can draft in fewer bits than its passes have: see ``self_draft``."""
     if device_of(model) != "cpu" or attends_locally(model):
         return False
-    return dtype != "int8" or (engine != "torch" and halves())
+    if dtype != "int8":
+        return True
+    return engine != "torch" and halves() and not getattr(model, "is_packed_only", False)
 
 
 def any_transformer(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:

@@ -74,7 +74,7 @@ class DraftedDecoder(ParallelDecoder):
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
         """Also share the drafter's scorer; see Decoder.join."""
         super().join(scorers, record_tokens)
-        name = f"drafts of {id(self.drafter)} in {self.draft_engine.dtype}"
+        name = f"drafts of {id(self.drafter)} in {self.draft_engine.dtype} for {self.engine.dtype}"
         self.draft_scorer = self._one_of(scorers, name, self.draft_scorer)
 
     def _encode_entering(self, source: Numbers) -> None:

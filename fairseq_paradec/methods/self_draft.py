@@ -58,9 +58,16 @@ class SelfDraftDecoder(AssistedDecoder):
     def with_draft_dtype(self, config: DecodingConfig) -> DecodingConfig:
         """Return options in which int4 drafts for int8, where that reads fewer bytes."""
         chosen = config.is_given("drafter_dtype") or self.engine.dtype != "int8"
-        if chosen or not self.scorer.native or not halves():
+        alone = getattr(self.models[0], "is_packed_only", False)  # there is nothing to pack
+        if chosen or alone or not self.scorer.native or not halves():
             return config
         return replace(config, drafter_dtype="int4")
+
+    def make_draft_scorer(self, drafter: Any) -> ChunkScorer:
+        """Return the drafter's scorer; of one that joins the verifier's only what it reads."""
+        joins = (self.engine.dtype, self.draft_engine.dtype) == ("int8", "int4") and halves()
+        joins = joins and isinstance(self.scorer, ChunkScorer) and self.scorer.native
+        return ChunkScorer(drafter, self.draft_engine, joins)
 
     def make_drafter(
         self, rows: Sequence[Row], source: Numbers, rules: TokenRules
@@ -77,9 +84,10 @@ class SelfDraftDecoder(AssistedDecoder):
 
 
 class ExactBest(DraftProjection):
-    """The drafter's projection in 4 bits; the best words have the scores of the verifier's in 8.
+    """The drafter's projection in fewer bits; the best words have scores of the verifier's in int8.
 
-    A few rows of the verifier's weights decide; most wrong drafts are near the right ones.
+    A rough projection finds which words come into question, and a few rows of the exact one decide
+    among them. So its weights may have 2 bits.
     """
 
     def __init__(self, verifier: ChunkScorer, model: Any, words: Any) -> None:

@@ -53,16 +53,16 @@ def model_of(variant: str, task: Any = None, **options: Any) -> Any:
 def wanted(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, form: str) -> torch.Tensor:
     """The product in float64, of weights (and for int8 inputs) as the form rounds them."""
     weight, x, bias = weight.double(), x.double(), bias.double()
-    if form == "int4" and not native.halves():
+    if form in ("int4", "int2") and not native.halves():
         form = "int8"
     if form == "bf16":
         weight = weight.bfloat16().double()
-    if form == "int4":
-        weight = in_4_bits(weight)
+    if form in ("int4", "int2"):
+        weight = in_few_bits(weight, int(form[-1]))
     if form == "int8":
         scale = weight.abs().amax(dim=1, keepdim=True) / 127
         weight = (weight / scale).round() * scale
-    if form in ("int8", "int4"):
+    if form in ("int8", "int4", "int2"):
         scale = x.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
         x = (x / scale).round() * scale
     return x @ weight.T + bias
@@ -95,23 +95,28 @@ def test_heads_draft_as_torchs(first: bool, seen: int, layer: str) -> None:
         assert (other - heads(states, range(1, 4), following)).abs().max() > 1, "it matters"
 
 
-def in_4_bits(weight: torch.Tensor) -> torch.Tensor:
-    """Weights as whole numbers from -8 to 7 times a step, the best of eight.
+def in_few_bits(weight: torch.Tensor, bits: int) -> torch.Tensor:
+    """Weights as numbers from -8 to 7 times a step, or of 2 bits -3, -1, 1, 3 times a step.
 
-    An output's next 64 inputs have one step, in bfloat16.
+    An output's next 64 inputs have one step, in bfloat16, the best of eight.
     """
     rounded = torch.empty_like(weight)
     for row, to in zip(weight, rounded, strict=True):
         for span, part in zip(row.split(64), to.split(64), strict=True):
             tries = []
             for cut in range(8):
-                step = (span.abs().max() / 7 * (1 - 0.05 * cut)).float().bfloat16().double()
-                tries.append((span / step).round().clamp(-8, 7) * step)
+                share = (1 - 0.05 * cut) / 7 if bits == 4 else 0.3 - 0.03 * cut
+                step = (span.abs().max() * share).float().bfloat16().double()
+                if bits == 4:
+                    steps = (span / step).round().clamp(-8, 7)
+                else:
+                    steps = 2 * ((span / step - 1) / 2).round().clamp(-2, 1) + 1
+                tries.append(steps * step)
             part[:] = min(tries, key=lambda one: float((one - span).pow(2).sum()))
     return rounded
 
 
-@pytest.mark.parametrize("form", ["fp32", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("form", ["fp32", "bf16", "int8", "int4", "int2"])
 def test_products_of_any_shape(form: str) -> None:
     """1 to 65 rows; odd widths; a row of zeros."""
     drawn = random.Random(form)
@@ -125,7 +130,7 @@ def test_products_of_any_shape(form: str) -> None:
         found = product(weight, bias, x, form)
         want = wanted(weight, bias, x, form)
         # With bf16 instructions inputs are rounded, too; a half rounds to either side in int8.
-        near = {"fp32": 1e-5, "bf16": 8e-3, "int8": 5e-3, "int4": 5e-3}[form] * inputs**0.5 * 4
+        near = {"fp32": 1e-5, "bf16": 8e-3, "int8": 5e-3, "int4": 5e-3, "int2": 5e-3}[form] * inputs**0.5 * 4
         torch.testing.assert_close(found.double(), want, atol=near, rtol=1e-5)
 
 
@@ -173,20 +178,23 @@ def test_other_sets_keep_weights_of_8_bits(tmp_path: Path) -> None:
         pytest.skip("this CPU has no AVX2")
     library = native._open(native.build(*sets[0], tmp_path))
     assert not library.paradec_halves()
-    found = [seeded(library, form, weight, x) for form in ("int4", "int8")]
-    assert torch.equal(*found)
+    want = seeded(library, "int8", weight, x)
+    assert all(torch.equal(seeded(library, form, weight, x), want) for form in ("int4", "int2"))
 
 
+@pytest.mark.parametrize("form", ["int4", "int2"])
 @pytest.mark.parametrize("rows", [1, 2, 11, 25])
-def test_the_largest_outputs_are_exact(rows: int) -> None:
-    """A projection of 4 bits that takes its best outputs from 8 bits chooses as these do."""
+def test_the_largest_outputs_are_exact(rows: int, form: str) -> None:
+    """A projection in few bits that takes its best outputs from 8 bits chooses as these do."""
     if not native.halves():
         pytest.skip("int4 is int8 here")
     torch.manual_seed(rows)
     weight, bias = torch.randn(3001, 130), torch.randn(3001)
     x = torch.randn(rows, 130)
     x[-1] = 0
-    maps = [NativeMap(weight.numpy(), bias.numpy(), form) for form in ("int4", "int8")]
+    for row, word in zip(x, weight[::97], strict=False):
+        row += 0.3 * word  # as of a trained model: some outputs stand out
+    maps = [NativeMap(weight.numpy(), bias.numpy(), one) for one in (form, "int8")]
     both = maps[0].with_exact(maps[1])
     rough, exact = (torch.from_numpy(one(x.numpy())) for one in maps)
     del maps  # the map of both keeps them
@@ -197,7 +205,7 @@ def test_the_largest_outputs_are_exact(rows: int) -> None:
     torch.testing.assert_close(found.amax(dim=1), exact.amax(dim=1), rtol=1e-6, atol=0)
     changed = found != rough
     torch.testing.assert_close(found[changed], exact[changed], rtol=1e-6, atol=1e-6)
-    assert changed.sum() <= 16 * rows
+    assert changed.sum() <= 24 * rows
 
 
 @torch.inference_mode()

@@ -8,9 +8,9 @@
 // int8's, whose sums are exact, from TILE_FROM rows on.
 //
 // Forms: fp32; bf16 (weights, and with AVX512_BF16 also inputs); int8 (weights scaled by output,
-// inputs by row); int4 (with VNNI: weights of 4 bits, two in a byte, scaled by output and SPAN inputs,
-// inputs of 8 bits: for drafts; elsewhere int8). Sums are fp32; of int8 and of a span of int4 on x86 with
-// AVX2 or more int32.
+// inputs by row); for drafts int4 and int2 (with VNNI: weights of so many bits, two or four in a byte,
+// scaled by output and SPAN inputs, inputs of 8 bits; elsewhere int8). Sums are fp32; of int8 and of a
+// span on x86 with AVX2 or more int32.
 #pragma once
 
 
@@ -38,7 +38,7 @@ constexpr int PANEL_ALIGN = 64;  // bytes
 // int8: a row whose numbers are all smaller counts as zeros; 127 over them could be infinite.
 constexpr float SMALLEST_PEAK = 1e-35f;
 
-enum class Form : int { fp32 = 0, bf16 = 1, int8 = 2, int4 = 3 };
+enum class Form : int { fp32 = 0, bf16 = 1, int8 = 2, int4 = 3, int2 = 4 };
 enum class Activation : int { none = 0, relu, gelu, gelu_tanh, tanh, silu, relu_squared };
 
 #if defined(__AVX512BF16__)
@@ -53,12 +53,12 @@ constexpr int INT8_GROUP = 2;
 #else
 constexpr int INT8_GROUP = 1;
 #endif
-// A weight of 4 bits is kept as itself and 8, so that it is never negative, with the weight of the next
-// group of inputs in the upper half of its byte. A span of inputs of a panel's outputs is their scales,
-// in bfloat16, and these bytes.
+// A weight of 4 bits is a number from -8 to 7 times a step, one of 2 bits -3, -1, 1 or 3 times a step. They are numbered
+// from 0 on. A byte has the numbers of as many adjacent groups of inputs as fit, the first in the lowest bits. A span
+// of inputs of a panel's outputs is their steps, in bfloat16, and these bytes.
 constexpr bool HALVES = INT8_GROUP == 4;
-constexpr int INT4_MOST = 7, INT4_ZERO = 8;
-constexpr int SPAN = 64, SPAN_SCALES = 2 * PANEL, SPAN_BYTES = SPAN_SCALES + SPAN * PANEL / 2;
+constexpr int SPAN = 64, SPAN_STEPS = 2 * PANEL;  // inputs; bytes
+constexpr int span_bytes(int bits) { return SPAN_STEPS + SPAN * PANEL * bits / 8; }
 
 #if TILES
 constexpr int TILE_FROM = 4;  // rows; fewer are read as fast without
@@ -106,11 +106,14 @@ struct Linear {
     Memory<float> bias;       // panels * PANEL
     Memory<float> scales;     // int8: of each output
     Memory<int32_t> offsets;  // int8 with unsigned inputs: 128 times the sum of an output's weights
-    const Linear* exact = nullptr;  // of int4, or null: the map in int8 that the largest outputs are taken from
+    const Linear* exact = nullptr;  // of spans, or null: the map in int8 that the largest outputs are taken from
 
     int width() const { return panels * PANEL; }
     size_t bytes() const;
 };
+
+// The bits of a form's weights that lie in spans; 0: they do not.
+inline int span_bits(Form form) { return form == Form::int4 ? 4 : form == Form::int2 ? 2 : 0; }
 
 inline int group_of(Form form) {
     return form == Form::bf16 ? BF16_GROUP : form == Form::fp32 ? 1 : INT8_GROUP;
@@ -131,7 +134,7 @@ inline size_t bytes_of(Form form, size_t weights) {
         case Form::fp32: return weights * 4;
         case Form::bf16: return weights * 2;
         case Form::int8: return weights;
-        default: return weights / (SPAN * PANEL) * SPAN_BYTES;
+        default: return weights / (SPAN * PANEL) * span_bytes(span_bits(form));
     }
 }
 
@@ -140,8 +143,8 @@ inline size_t Linear::bytes() const { return bytes_of(form, (size_t)width() * gr
 // A map of this size and form, without its numbers.
 inline Linear shape(int outputs, int inputs, Form form) {
     Linear map;
-    if (form == Form::int4 && !HALVES) form = Form::int8;
-    int group = form == Form::int4 ? SPAN : group_of(form);
+    if (span_bits(form) > 0 && !HALVES) form = Form::int8;
+    int group = span_bits(form) > 0 ? SPAN : group_of(form);
 #if TILES
     if (form == Form::bf16 || form == Form::int8) group *= TILE_ROWS;
 #endif
@@ -190,44 +193,48 @@ inline Linear from_file(char* from, int outputs, int inputs, Form form) {
     return map;
 }
 
-// The step of some weights of 4 bits, a bfloat16: of some that cut off the largest ones, the one with the least
-// error; NaN if a weight is.
-inline float step_of_4_bits(const float* row, int count) {
-    float peak = 0, odd = 0;
-    for (int i = 0; i < count; ++i) peak = std::max(peak, std::fabs(row[i])), odd += 0 * row[i];
-    if (odd != odd || peak < SMALLEST_PEAK) return odd == odd ? 1 : odd;
-    float best = peak / INT4_MOST, least = INFINITY;
-    for (int cut = 0; cut < 8; ++cut) {
-        const float step = from_bfloat16(to_bfloat16(peak / INT4_MOST * (1 - 0.05f * cut))), inverse = 1 / step;
-        vfloat errors{};
-        for (int i = 0; i < count; i += LANES) {
-            float tail[LANES] = {};
-            std::memcpy(tail, row + i, std::min(LANES, count - i) * sizeof(float));
-            const vfloat x = load(tail), most = splat(INT4_MOST), whole = __builtin_convertvector((vint)nearest(x * inverse), vfloat);
-            const vfloat kept = whole > most ? most : whole < -most - 1 ? -most - 1 : whole, error = kept * step - x;
-            errors += error * error;
-        }
-        if (sum(errors) < least) least = sum(errors), best = step;
-    }
-    return best;
+// The number of a weight, from 0 on, and what it stands for; both in steps.
+template <int BITS>
+inline vfloat number_of(vfloat steps) {
+    const vfloat number = BITS == 4 ? steps + 8 : steps * 0.5f + 1.5f, last = splat((1 << BITS) - 1);
+    const vfloat whole = __builtin_convertvector((vint)nearest(number), vfloat);
+    return whole < vfloat{} ? vfloat{} : whole > last ? last : whole;
 }
+template <int BITS>
+inline vfloat steps_of(vfloat number) { return BITS == 4 ? number - 8 : 2 * number - 3; }
 
-// Pack an output's weights of 4 bits.
-inline void pack_halves(Linear& map, int output, const float* row) {
-    const size_t panel = output / PANEL, spans = map.grouped / SPAN, column = output % PANEL;
-    for (int first = 0; first < map.inputs; first += SPAN) {
-        char* span = map.packed.get() + (panel * spans + first / SPAN) * SPAN_BYTES;
-        const int count = std::min(SPAN, map.inputs - first);
-        const float step = step_of_4_bits(row + first, count);
-        ((uint16_t*)span)[column] = to_bfloat16(step);
-        for (int i = 0; i < count; ++i) {
-            const float steps = std::nearbyint(row[first + i] / step);
-            const int value = step == step ? (int)std::clamp(steps, -INT4_MOST - 1.0f, (float)INT4_MOST) : 0;
-            const int group = i / INT8_GROUP;
-            char& byte = span[SPAN_SCALES + (group / 2 * PANEL + column) * INT8_GROUP + i % INT8_GROUP];
-            byte = (char)((uint8_t)byte | (value + INT4_ZERO) << group % 2 * 4);
-        }
+// Pack an output's weights of a span. Of eight steps, which cut off the largest weights more and more, it takes the one
+// with the least error; NaN if a weight is.
+template <int BITS>
+inline void pack_span(const float* row, int count, int column, char* span) {
+    float weights[SPAN] = {}, peak = 0, odd = 0;
+    std::copy_n(row, count, weights);
+    for (int i = 0; i < SPAN; ++i) peak = std::max(peak, std::fabs(weights[i])), odd += 0 * weights[i];
+    const auto each = [&](float step, const auto& take) {
+        const float inverse = peak < SMALLEST_PEAK || odd != odd ? 0 : 1 / step;
+        for (int i = 0; i < SPAN; i += LANES) take(i, number_of<BITS>(load(weights + i) * inverse));
+    };
+    float step = 0, least = INFINITY;
+    for (int cut = 0; cut < 8 && peak >= SMALLEST_PEAK; ++cut) {
+        const float part = BITS == 4 ? (1 - 0.05f * cut) / 7 : 0.3f - 0.03f * cut;
+        const float tried = from_bfloat16(to_bfloat16(peak * part));
+        vfloat errors{};
+        each(tried, [&](int i, vfloat number) {
+            vfloat error = steps_of<BITS>(number) * tried - load(weights + i);
+            for (int j = 0; j < LANES; ++j) error[j] = i + j < count ? error[j] : 0;
+            errors += error * error;
+        });
+        if (sum(errors) < least) least = sum(errors), step = tried;
     }
+    ((uint16_t*)span)[column] = to_bfloat16(step + odd);
+    each(step, [&](int first, vfloat number) {
+        for (int j = 0; j < LANES && first + j < count; ++j) {
+            constexpr int TOGETHER = 8 / BITS;  // groups in a byte
+            const int i = first + j, group = i / INT8_GROUP;
+            char& byte = span[SPAN_STEPS + (group / TOGETHER * PANEL + column) * INT8_GROUP + i % INT8_GROUP];
+            byte = (char)((uint8_t)byte | (int)number[j] << group % TOGETHER * BITS);
+        }
+    });
 }
 
 // Pack a weight, outputs x inputs (row by row), and a bias (or null).
@@ -241,8 +248,12 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
     if (form == Form::int8) map.scales = allocate<float>(map.width()), map.offsets = allocate<int32_t>(map.width());
     for (int o = 0; o < outputs; ++o) {
         const float* row = weight + (size_t)o * inputs;
-        if (form == Form::int4) {
-            pack_halves(map, o, row);
+        if (const int bits = span_bits(form)) {
+            char* panel = map.packed.get() + o / PANEL * bytes_of(form, (size_t)map.grouped * PANEL);
+            for (int first = 0; first < inputs; first += SPAN, panel += span_bytes(bits)) {
+                const auto pack = bits == 4 ? pack_span<4> : pack_span<2>;
+                pack(row + first, std::min(SPAN, inputs - first), o % PANEL, panel);
+            }
             continue;
         }
         float peak = 0;
@@ -271,12 +282,12 @@ inline Linear pack(const float* weight, const float* bias, int outputs, int inpu
     return map;
 }
 
-// A map in int4 with the same memory, which must outlive it, as `exact` must: a map of the same weights in int8.
+// A map in spans with the same memory, which must outlive it, as `exact` must: a map of the same weights in int8.
 inline Linear with_exact(const Linear& map, const Linear& exact) {
     Linear both = shape(map.outputs, map.inputs, map.form);
     both.packed = Memory<char>(map.packed.get(), Free{false});
     both.bias = Memory<float>(map.bias.get(), Free{false});
-    if (both.form == Form::int4) both.exact = &exact;
+    both.exact = &exact;
     return both;
 }
 
@@ -291,8 +302,8 @@ struct Inputs {
     std::vector<uint32_t> words;    // of two bfloat16, two int16 or four bytes
     int height = 0;                 // of a tile, in which a row's words lie behind each other; 0: no tiles
     uint32_t* lines = nullptr;      // the first of these, aligned
-    std::vector<float> scales;      // int8, int4: of each row
-    std::vector<int32_t> totals;    // int4: of each row and span, the sum of its inputs
+    std::vector<float> scales;      // int8, spans: of each row
+    std::vector<int32_t> totals;    // spans: of each row and span, the sum of its inputs
 };
 
 // The largest magnitude of a row; NaN if the row has a NaN or an infinity.
@@ -336,13 +347,13 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
     const int most = BLOCK;
 #endif
     const int blocks = (rows + most - 1) / most, inputs = map.inputs;
-    const int groups = map.grouped / group_of(map.form), spans = map.form == Form::int4 ? map.grouped / SPAN : 0;
+    const int groups = map.grouped / group_of(map.form), spans = span_bits(map.form) > 0 ? map.grouped / SPAN : 0;
     in.rows = rows;
     in.totals.assign((size_t)rows * spans, 0);
     in.height = tiles ? (rows + blocks - 1) / blocks : 0;
     in.first.resize(blocks + 1);
     for (int b = 0; b <= blocks; ++b) in.first[b] = (int)((long)rows * b / blocks);
-    const bool whole = map.form == Form::int8 || map.form == Form::int4;
+    const bool in_spans = span_bits(map.form) > 0, whole = map.form == Form::int8 || in_spans;
     if (whole) in.scales.resize(rows);
     in.values = x;
     in.stride = stride;
@@ -373,7 +384,7 @@ inline void lay_out(Inputs& in, const Linear& map, const float* x, int stride, i
             }
             const float peak = peak_of(row, inputs), inverse = peak >= SMALLEST_PEAK ? 127 / peak : 0;
             in.scales[first + r] = peak / 127;
-            if (map.form == Form::int4) {
+            if (in_spans) {
                 int32_t* totals = in.totals.data() + (size_t)(first + r) * spans;
                 int done = 0;
                 write_words(row, inputs, step, to, [&](vfloat v) {
@@ -502,39 +513,42 @@ inline void add_up_bytes(Reads<PANELS> reads, const uint32_t* x, int groups, Sum
     }
     to = sums;
 }
-// As the function above, over spans; a byte of the weights has those of two groups, never negative, and inputs have
-// signs. Sums of a span are whole numbers. totals: rows x all spans, from the first of these spans on.
-template <int ROWS, int PANELS>
+// As the function above, over spans; a byte of the weights has the numbers of several groups, and inputs have signs.
+// Sums of a span are whole numbers. totals: rows x all spans, from the first of these spans on.
+template <int BITS, int ROWS, int PANELS>
 inline void add_up_spans(Reads<PANELS> reads, const uint32_t* x, int spans, const int32_t* totals, int all, Sums<vfloat, PANELS, ROWS>& to) {
-    constexpr int STEP = 4 * PANEL, STEPS = SPAN / (2 * INT8_GROUP);  // bytes, and how many there are in a span
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int span = 0; span < spans; ++span, x += STEPS * 2 * ROWS) {
+    constexpr int TOGETHER = 8 / BITS, STEP = 4 * PANEL, STEPS = SPAN / (TOGETHER * INT8_GROUP);  // groups; bytes
+    const __m512i low = _mm512_set1_epi8((1 << BITS) - 1);
+    for (int span = 0; span < spans; ++span, x += STEPS * TOGETHER * ROWS) {
         for (int p = 0; p < PANELS; ++p) {
-            const auto [part, ahead] = reads.next_lines(p, SPAN_BYTES);
-            Sums<vint, 1, ROWS> sums;  // in registers
-            for (int r = 0; r < ROWS; ++r) sums[0][r][0] = sums[0][r][1] = vint{} - INT4_ZERO * totals[(size_t)r * all + span];
+            const auto [part, ahead] = reads.next_lines(p, span_bytes(BITS));
+            Sums<vint, 1, ROWS> sums{};  // in registers
             const uint32_t* inputs = x;
-            for (int step = 0; step < STEPS; ++step, inputs += 2 * ROWS) {
+            for (int step = 0; step < STEPS; ++step, inputs += TOGETHER * ROWS) {
                 for (int line = step * STEP; line < (step + 1) * STEP && line < reads.step; line += 64) {
                     __builtin_prefetch(ahead + line);
                 }
-                const char* weight = part + SPAN_SCALES + step * STEP;
+                const char* weight = part + SPAN_STEPS + step * STEP;
                 const __m512i a = _mm512_loadu_si512(weight), b = _mm512_loadu_si512(weight + STEP / 2);
-                for (int half = 0; half < 2; ++half) {
-                    const __m512i left = _mm512_and_si512(half ? _mm512_srli_epi16(a, 4) : a, low);
-                    const __m512i right = _mm512_and_si512(half ? _mm512_srli_epi16(b, 4) : b, low);
+#pragma GCC unroll 4
+                for (int piece = 0; piece < TOGETHER; ++piece) {
+                    const __m512i left = _mm512_and_si512(_mm512_srli_epi16(a, piece * BITS), low);
+                    const __m512i right = _mm512_and_si512(_mm512_srli_epi16(b, piece * BITS), low);
                     for (int r = 0; r < ROWS; ++r) {
-                        const __m512i four = _mm512_set1_epi32((int)inputs[half * ROWS + r]);
+                        const __m512i four = _mm512_set1_epi32((int)inputs[piece * ROWS + r]);
                         sums[0][r][0] = (vint)_mm512_dpbusd_epi32((__m512i)sums[0][r][0], left, four);
                         sums[0][r][1] = (vint)_mm512_dpbusd_epi32((__m512i)sums[0][r][1], right, four);
                     }
                 }
             }
-            const vfloat scales[] = {load((const uint16_t*)part), load((const uint16_t*)part + LANES)};
+            const vfloat steps[] = {load((const uint16_t*)part), load((const uint16_t*)part + LANES)};
             for (int r = 0; r < ROWS; ++r) {
+                const int total = totals[(size_t)r * all + span];
                 for (int h = 0; h < 2; ++h) {
-                    const __m512 whole = (__m512)__builtin_convertvector(sums[0][r][h], vfloat);
-                    to[p][r][h] = (vfloat)_mm512_fmadd_ps(whole, (__m512)scales[h], (__m512)to[p][r][h]);
+                    // The sum of `steps_of` all numbers.
+                    const vint whole = BITS == 4 ? sums[0][r][h] - 8 * total : 2 * sums[0][r][h] - 3 * total;
+                    const __m512 added = (__m512)__builtin_convertvector(whole, vfloat);
+                    to[p][r][h] = (vfloat)_mm512_fmadd_ps(added, (__m512)steps[h], (__m512)to[p][r][h]);
                 }
             }
         }
@@ -650,12 +664,13 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int b
         const int groups = map.grouped / INT8_GROUP;
         const uint32_t* lines = in.lines + (size_t)first * groups;
 #if defined(__AVX512VNNI__)
-        if (map.form == Form::int4) {
+        if (const int bits = span_bits(map.form)) {
             const int spans = map.grouped / SPAN;
             const int32_t* totals = in.totals.data() + (size_t)first * spans;
-            in_two_parts(spans, SPAN_BYTES, [&](const Reads<PANELS>& reads, int from, int count) {
+            in_two_parts(spans, span_bytes(bits), [&](const Reads<PANELS>& reads, int from, int count) {
                 const uint32_t* inputs = lines + (size_t)from * (SPAN / INT8_GROUP) * ROWS;
-                add_up_spans<ROWS, PANELS>(reads, inputs, count, totals + from, spans, sums);
+                const auto add = bits == 4 ? add_up_spans<4, ROWS, PANELS> : add_up_spans<2, ROWS, PANELS>;
+                add(reads, inputs, count, totals + from, spans, sums);
             });
         } else
 #endif
@@ -677,7 +692,7 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int b
         add_values(int8_t{});
 #endif
         for (int p = 0; p < PANELS; ++p) {
-            const float* scales = map.form == Form::int4 ? nullptr : map.scales.get() + (panel + p) * PANEL;
+            const float* scales = span_bits(map.form) > 0 ? nullptr : map.scales.get() + (panel + p) * PANEL;
             for (int r = 0; r < ROWS; ++r) {
                 for (int h = 0; h < 2; ++h) {
                     const float by_row = in.scales[first + r];
@@ -796,7 +811,7 @@ inline float output_of(const Linear& map, int output, const uint32_t* row, int s
 // Take a row's largest outputs from the exact map: a few at once, for the best one may look worse than it is, and then
 // what is the largest, until that is an exact one.
 inline void take_exact(const Linear& map, const uint32_t* row, int step, float scale, float* y) {
-    constexpr int FEW = 8, MOST = 16, PARTS = 64;
+    constexpr int FEW = 16, MOST = 24, PARTS = 64;
     const int size = (map.outputs + PARTS - 1) / PARTS;
     float* const end = y + map.outputs;
     float peaks[PARTS];

@@ -197,8 +197,7 @@ API int paradec_stack_map(Stack* stack, int layer, int which, const float* weigh
 // Packed maps in files: how their numbers lie, bytes of one, from a map to memory, and a map in memory.
 API const char* paradec_packing() {
     static const std::string text = std::to_string(PANEL) + " outputs; groups of " + std::to_string(BF16_GROUP) +
-                                    " and " + std::to_string(INT8_GROUP) + "; tiles " + std::to_string(TILES) +
-                                    "; spans of " + std::to_string(SPAN);
+                                    " and " + std::to_string(INT8_GROUP) + "; tiles " + std::to_string(TILES);
     return text.c_str();
 }
 API size_t paradec_map_bytes(int outputs, int inputs, int form) { return bytes_in_file(outputs, inputs, (Form)form); }
@@ -235,10 +234,10 @@ API Linear* paradec_map_new(const float* weight, const float* bias, int outputs,
     return nullptr;
 }
 
-// Whether weights of 4 bits are fewer bytes than those of 8.
+// Whether weights of 4 and 2 bits are fewer bytes than those of 8.
 API int paradec_halves() { return HALVES; }
 
-// A map in int4 whose largest outputs are another's in int8; both must outlive it.
+// A map in spans whose largest outputs are another's in int8; both must outlive it.
 API Linear* paradec_map_with_exact(const Linear* map, const Linear* exact) try {
     return new Linear(with_exact(*map, *exact));
 } catch (const std::bad_alloc&) {
