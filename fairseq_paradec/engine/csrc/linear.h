@@ -27,13 +27,13 @@
 #endif
 
 constexpr int PANEL = 2 * LANES;
-// Rows in registers: 32 registers hold 20 sums, 16 hold 12, besides 2 weights and an input.
+// Rows in registers: 32 registers hold 28 sums, 16 hold 12, besides 2 weights and an input.
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define WIDE_BLOCK 1
 #else
 #define WIDE_BLOCK 0
 #endif
-constexpr int BLOCK = WIDE_BLOCK ? 10 : 6;
+constexpr int BLOCK = WIDE_BLOCK ? 14 : 6;
 constexpr int PANEL_ALIGN = 64;  // bytes
 // int8: a row whose numbers are all smaller counts as zeros; 127 over them could be infinite.
 constexpr float SMALLEST_PEAK = 1e-35f;
@@ -608,41 +608,69 @@ struct Output {
     }
 }
 
+// Add up panels in two parts, of `steps` steps with so many bytes of a panel each: add(reads, first step, steps).
+template <int PANELS, class Add>
+[[gnu::always_inline]] inline void in_two_parts(const Linear& map, int panel, const Inputs& in, int block, int steps, int step, const Add& add) {
+    const size_t bytes = bytes_of(map.form, (size_t)PANEL * map.grouped);
+    Reads<PANELS> reads;
+    reads.step = step;
+    // A panel alone prefetches 8 KB ahead (measured: 1 to 4 KB and 16 KB are slower), several 2 KB each.
+    for (int p = 0; p < PANELS; ++p) {
+        reads.panels[p] = map.packed.get() + (panel + p) * bytes;
+        reads.ahead[p] = reads.panels[p] + (PANELS > 1 ? 2048 : 8192);
+    }
+    // Of several blocks, the first two prefetch a half of the next panel each, so that reading spreads over both.
+    if (PANELS == 1 && in.first.size() > 2) {
+        const char* next = reads.panels[0] + bytes;
+        reads.ahead[0] = next + std::min(block, 1) * ((long)bytes / 2);
+        reads.step = block < 2 ? step / 2 : 0;
+    }
+    if (PANELS == 1) return add(reads, 0, steps);
+    const int last = std::min(steps, 2048 / step);
+    add(reads, 0, steps - last);
+    for (int p = 0; p < PANELS; ++p) {
+        reads.panels[p] += (size_t)(steps - last) * step;
+        reads.ahead[p] = reads.panels[0] + (PANELS - 1 + p) * bytes + last * step;  // where the next ones begin
+    }
+    add(reads, steps - last, last);
+}
+
+#if defined(__AVX512VNNI__)
+// As `multiply_block`, of weights in spans.
+template <int BITS, int ROWS, int PANELS>
+[[gnu::noinline]] inline void multiply_spans(const Linear& map, int panel, const Inputs& in, int block, const Output& out) {
+    const int first = in.first[block], spans = map.grouped / SPAN;
+    const int32_t* totals = in.totals.data() + (size_t)first * spans;
+    const uint32_t* lines = in.lines + (size_t)first * (map.grouped / INT8_GROUP);
+    Sums<vfloat, PANELS, ROWS> sums = {};
+    in_two_parts<PANELS>(map, panel, in, block, spans, span_bytes(BITS), [&](const Reads<PANELS>& reads, int from, int count) {
+        const uint32_t* inputs = lines + (size_t)from * (SPAN / INT8_GROUP) * ROWS;
+        add_up_spans<BITS, ROWS, PANELS>(reads, inputs, count, totals + from, spans, sums);
+    });
+    for (int p = 0; p < PANELS; ++p) {
+        for (int r = 0; r < ROWS; ++r) {
+            for (int h = 0; h < 2; ++h) sums[p][r][h] *= in.scales[first + r];
+            put_sums(map, panel + p, first + r, sums[p][r], out);
+        }
+    }
+}
+#endif
+
 // A block of rows with PANELS panels, from one on. A row alone takes several at once: their sums do not wait for each
 // other, and more of the memory's lines are on the way.
 template <int ROWS, int PANELS>
 inline void multiply_block(const Linear& map, int panel, const Inputs& in, int block, const Output& out) {
+#if defined(__AVX512VNNI__)
+    if (map.form == Form::int4) return multiply_spans<4, ROWS, PANELS>(map, panel, in, block, out);
+    if (map.form == Form::int2) return multiply_spans<2, ROWS, PANELS>(map, panel, in, block, out);
+#endif
     const int first = in.first[block];
-    const size_t bytes = bytes_of(map.form, (size_t)PANEL * map.grouped);
-    // Add up `steps` steps, of so many bytes of a panel each: add(reads, first step, steps).
-    const auto in_two_parts = [&](int steps, int step, const auto& add) {
-        Reads<PANELS> reads;
-        reads.step = step;
-        // A panel alone prefetches 8 KB ahead (measured: 1 to 4 KB and 16 KB are slower), several 2 KB each.
-        for (int p = 0; p < PANELS; ++p) {
-            reads.panels[p] = map.packed.get() + (panel + p) * bytes;
-            reads.ahead[p] = reads.panels[p] + (PANELS > 1 ? 2048 : 8192);
-        }
-        // Of several blocks, the first two prefetch a half of the next panel each, so that reading spreads over both.
-        if (PANELS == 1 && in.first.size() > 2) {
-            const char* next = reads.panels[0] + bytes;
-            reads.ahead[0] = next + std::min(block, 1) * ((long)bytes / 2);
-            reads.step = block < 2 ? step / 2 : 0;
-        }
-        if (PANELS == 1) return add(reads, 0, steps);
-        const int last = std::min(steps, 2048 / step);
-        add(reads, 0, steps - last);
-        for (int p = 0; p < PANELS; ++p) {
-            reads.panels[p] += (size_t)(steps - last) * step;
-            reads.ahead[p] = reads.panels[0] + (PANELS - 1 + p) * bytes + last * step;  // where the next ones begin
-        }
-        add(reads, steps - last, last);
-    };
+    const auto in_parts = [&](int steps, int step, const auto& add) { in_two_parts<PANELS>(map, panel, in, block, steps, step, add); };
     Sums<vfloat, PANELS, ROWS> sums = {};
     const float* values = in.values + (size_t)first * in.stride;
     const auto add_values = [&](auto weight) {
         using W = decltype(weight);
-        in_two_parts(map.inputs, PANEL * sizeof(W), [&](const Reads<PANELS>& reads, int from, int count) {
+        in_parts(map.inputs, PANEL * sizeof(W), [&](const Reads<PANELS>& reads, int from, int count) {
             add_up<W, ROWS, PANELS>(reads, values + from, in.stride, count, sums);
         });
     };
@@ -652,7 +680,7 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int b
 #if defined(__AVX512BF16__)
         const int groups = map.grouped / 2;
         const uint32_t* lines = in.lines + (size_t)first * groups;
-        in_two_parts(groups, 4 * PANEL, [&](const Reads<PANELS>& reads, int from, int count) {
+        in_parts(groups, 4 * PANEL, [&](const Reads<PANELS>& reads, int from, int count) {
             add_up_pairs<ROWS, PANELS>(reads, lines + (size_t)from * ROWS, count, sums);
         });
 #else
@@ -663,41 +691,25 @@ inline void multiply_block(const Linear& map, int panel, const Inputs& in, int b
         Sums<vint, PANELS, ROWS> whole;
         const int groups = map.grouped / INT8_GROUP;
         const uint32_t* lines = in.lines + (size_t)first * groups;
-#if defined(__AVX512VNNI__)
-        if (const int bits = span_bits(map.form)) {
-            const int spans = map.grouped / SPAN;
-            const int32_t* totals = in.totals.data() + (size_t)first * spans;
-            in_two_parts(spans, span_bytes(bits), [&](const Reads<PANELS>& reads, int from, int count) {
-                const uint32_t* inputs = lines + (size_t)from * (SPAN / INT8_GROUP) * ROWS;
-                const auto add = bits == 4 ? add_up_spans<4, ROWS, PANELS> : add_up_spans<2, ROWS, PANELS>;
-                add(reads, inputs, count, totals + from, spans, sums);
-            });
-        } else
-#endif
-        {
-            for (int p = 0; p < PANELS; ++p) {
-                const vint* offsets = (const vint*)(map.offsets.get() + (panel + p) * PANEL);
-                for (int r = 0; r < ROWS; ++r) whole[p][r][0] = -offsets[0], whole[p][r][1] = -offsets[1];
-            }
-            in_two_parts(groups, INT8_GROUP * PANEL, [&](const Reads<PANELS>& reads, int from, int count) {
-                add_up_bytes<ROWS, PANELS>(reads, lines + (size_t)from * ROWS, count, whole);
-            });
-            for (int p = 0; p < PANELS; ++p) {
-                for (int r = 0; r < ROWS; ++r) {
-                    for (int h = 0; h < 2; ++h) sums[p][r][h] = __builtin_convertvector(whole[p][r][h], vfloat);
-                }
+        for (int p = 0; p < PANELS; ++p) {
+            const vint* offsets = (const vint*)(map.offsets.get() + (panel + p) * PANEL);
+            for (int r = 0; r < ROWS; ++r) whole[p][r][0] = -offsets[0], whole[p][r][1] = -offsets[1];
+        }
+        in_parts(groups, INT8_GROUP * PANEL, [&](const Reads<PANELS>& reads, int from, int count) {
+            add_up_bytes<ROWS, PANELS>(reads, lines + (size_t)from * ROWS, count, whole);
+        });
+        for (int p = 0; p < PANELS; ++p) {
+            for (int r = 0; r < ROWS; ++r) {
+                for (int h = 0; h < 2; ++h) sums[p][r][h] = __builtin_convertvector(whole[p][r][h], vfloat);
             }
         }
 #else
         add_values(int8_t{});
 #endif
         for (int p = 0; p < PANELS; ++p) {
-            const float* scales = span_bits(map.form) > 0 ? nullptr : map.scales.get() + (panel + p) * PANEL;
+            const float* scales = map.scales.get() + (panel + p) * PANEL;
             for (int r = 0; r < ROWS; ++r) {
-                for (int h = 0; h < 2; ++h) {
-                    const float by_row = in.scales[first + r];
-                    sums[p][r][h] *= scales == nullptr ? splat(by_row) : by_row * load(scales + h * LANES);
-                }
+                for (int h = 0; h < 2; ++h) sums[p][r][h] *= in.scales[first + r] * load(scales + h * LANES);
             }
         }
     }
@@ -790,6 +802,10 @@ inline void product(const Linear& map, const Inputs& in, const Output& out, int 
                 case 8: multiply_block<8, 1>(map, panel, in, b, out); break;
                 case 9: multiply_block<9, 1>(map, panel, in, b, out); break;
                 case 10: multiply_block<10, 1>(map, panel, in, b, out); break;
+                case 11: multiply_block<11, 1>(map, panel, in, b, out); break;
+                case 12: multiply_block<12, 1>(map, panel, in, b, out); break;
+                case 13: multiply_block<13, 1>(map, panel, in, b, out); break;
+                case 14: multiply_block<14, 1>(map, panel, in, b, out); break;
 #endif
             }
         }
