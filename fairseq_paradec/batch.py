@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,13 @@ from .errors import option_error
 from .records import PassRecord
 
 Numbers = npt.NDArray[np.int64]
+
+
+class AsCTranslate2(NamedTuple):
+    """How a sentence's beam ends by CTranslate2's rules."""
+
+    hypotheses: int  # so many are asked for: without a length penalty it ends with its best one
+    enough: int  # else it ends when so many are finished: the beam times ``patience``
 
 
 @dataclass(frozen=True)
@@ -51,9 +58,9 @@ class Batch:
             empty one: there is none. Empty: there is none for any.
         prefix: tokens that the outputs begin with, B×P, padded at the end; None: any.
         start: the decoder's first input; None: ``</s>``.
-        as_ctranslate2: how many hypotheses are asked for by the rules of CTranslate2, whose
-            log-probabilities are of the tokens that limits allow, and whose beams keep all that a
-            step ends; 0: the rules are fairseq's.
+        as_ctranslate2: how a beam ends by the rules of CTranslate2, whose log-probabilities are of
+            the tokens that limits allow, and whose beams keep all that a step ends; None: the rules
+            are fairseq's.
         constraints: fairseq's, B×C, which its own search alone takes; None: there are none.
         hooks: what is called while the batch is decoded.
         pad: the padding symbol; it has this number in all of fairseq's dictionaries.
@@ -64,7 +71,7 @@ class Batch:
     drafts: Sequence[Sequence[int]] = ()
     prefix: Numbers | None = None
     start: int | None = None
-    as_ctranslate2: int = 0
+    as_ctranslate2: AsCTranslate2 | None = None
     constraints: Any = None
     hooks: Hooks = field(default_factory=Hooks)
     pad: int = 1

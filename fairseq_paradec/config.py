@@ -19,9 +19,13 @@ DRAFTER_DTYPES = ("fp32", "bf16", "int8", "int4")
 #: No number of an option is larger: C++ counts with 32 bits.
 LARGEST = (1 << 31) - 1
 
-# Groups of options: read by methods that name them, by every method's engine, by its reports; and
-# those of fairseq's search, which are fairseq's own flags.
-METHOD, ENGINE, REPORT, SEARCH = "method", "engine", "report", "search"
+# Groups of options: read by methods that name them, by every method's engine, by its reports; rules
+# of the search that fairseq's has not, and what they mean, which is no flag; and those of fairseq's
+# search, which are fairseq's own flags.
+METHOD, ENGINE, REPORT, RULE, MEANING, SEARCH = (
+    *("method", "engine", "report"),
+    *("rule", "meaning", "search"),
+)
 
 
 def flag(name: str) -> str:
@@ -247,6 +251,31 @@ class DecodingConfig:
     )
     match_source_len: bool = _option(False, "outputs as long as sources", SEARCH)
     no_repeat_ngram_size: int = _option(0, "n-grams that occur once at most", SEARCH, least=0)
+    repetition_penalty: float = _option(
+        1.0,
+        "theta: multiply the log-probability of each token that the output has already by this; "
+        "above 1 loops become rare",
+        RULE,
+        above=0.0,
+    )
+    suppress_sequences: str | None = _option(
+        None,
+        "tokens of the target dictionary that are never written one behind the other, with spaces "
+        "between them; line ends part several such sequences",
+        RULE,
+        absent="none",
+    )
+    rules_of: str = _option(
+        "fairseq",
+        "whose the penalty is: of log-probabilities; with transformers of greedy's logits, with "
+        "ctranslate2 of all logits",
+        MEANING,
+        choices=("fairseq", "transformers", "ctranslate2"),
+    )
+    rules_first: str | None = _option(
+        None, "a token that n-grams, penalty and sequences read before all others", MEANING
+    )
+    rules_renormalised: bool = _option(False, "log-probabilities are of allowed tokens", MEANING)
     diverse_beam_groups: int = _option(-1, "groups of a diverse beam", SEARCH, least=-1)
     diverse_beam_strength: float = _option(0.5, "strength of its diversity", SEARCH)
     diversity_rate: float = _option(-1.0, "rate of diverse siblings", SEARCH)
@@ -352,10 +381,16 @@ def _read_table() -> dict[str, Option]:
 #: Every option by name; ``decoding`` itself comes first.
 ALL = _read_table()
 #: The plugin's own options, and those that fairseq's search has too.
-OPTIONS = {name: option for name, option in ALL.items() if option.group != SEARCH}
+OPTIONS = {name: option for name, option in ALL.items() if option.group not in (MEANING, SEARCH)}
 SEARCH_OPTIONS = tuple(name for name, option in ALL.items() if option.group == SEARCH)
 METHOD_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == METHOD)
 ENGINE_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == ENGINE)
+#: Rules of the search that are flags of the plugin.
+RULE_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == RULE)
+#: These, and what they mean.
+RULE_OPTIONS = tuple(name for name, option in ALL.items() if option.group in (RULE, MEANING))
+#: Rules that read what is written.
+TEXT_RULES = ("no_repeat_ngram_size", *RULE_FLAGS)
 REPORT_FLAGS = tuple(name for name, option in OPTIONS.items() if option.group == REPORT)
 #: Flags of every method.
 COMMON_FLAGS = (*REPORT_FLAGS, *ENGINE_FLAGS)
@@ -377,18 +412,26 @@ def check_values(given: Mapping[str, Any]) -> None:
         if given.get("unnormalized") and given.get(name, plain) != plain:
             others = "--unnormalized, by which no length divides"
             raise excludes(flag(name), given[name], others)
-    if given.get("beam_stop") == "settled" and given.get("unkpen", 0) < 0:
-        raise excludes("--beam-stop", "settled", "--unkpen below 0, by which scores could grow")
+    if given.get("beam_stop") == "settled":
+        for name, least in (("unkpen", 0), ("repetition_penalty", 1)):
+            if given.get(name, least) < least:
+                raise excludes(
+                    "--beam-stop", "settled", f"{flag(name)} below {least}, by which scores grow"
+                )
     if given.get("accept_topk", 1) > 1 and "accept_distance" in given:
         raise excludes("--accept-distance", given["accept_distance"], "--accept-topk")
     if given.get("latency_budget_ms"):
-        for name, why in (("audit", "judge"), ("trace_file", "trace")):
-            if given.get(name):
+        does = {"audit": "judge", "trace_file": "trace"} | dict.fromkeys(RULE_FLAGS, "honour")
+        for name, why in does.items():
+            if given.get(name, ALL[name].default) != ALL[name].default:
                 raise excludes(
                     flag(name),
                     given[name],
                     f"--latency-budget-ms, whose decoders it may not be able to {why}",
                 )
+    for name in RULE_FLAGS:
+        if given.get("audit") and given.get(name, ALL[name].default) != ALL[name].default:
+            raise excludes("--audit", True, f"{flag(name)}, which fairseq's search has not")
     if given.get("jacobi_window") == "sliding" and given.get("jacobi_stop") == "unchanged":
         raise option_error(
             "--jacobi-stop",

@@ -70,7 +70,7 @@ def pairs_only(decoding: str, models: Sequence[Any], drafter_path: str | None) -
     if not writes_pairs(models):
         raise option_error(
             "--path",
-            f"a {class_of(models[0])}",
+            f"a model of the kind {class_of(models[0])}",
             f"a model of --arch double_token, with --decoding {decoding}",
         )
 
@@ -101,7 +101,7 @@ def one_set_of_heads(decoding: str, models: Sequence[Any], drafter_path: str | N
     if not has_heads(models) and drafter_path is None:
         raise option_error(
             "--path",
-            f"a {class_of(models[0])}",
+            f"a model of the kind {class_of(models[0])}",
             "a model of --arch blockwise_transformer (of images: blockwise_image_transformer) with "
             f"--decoding {decoding}; or --drafter-path with heads that were trained on it",
         )

@@ -15,7 +15,7 @@ from importlib import import_module, metadata
 from typing import Any, NamedTuple
 
 from . import variants
-from .config import ALL, METHOD, OPTIONS, DecodingConfig
+from .config import ALL, METHOD, OPTIONS, RULE, DecodingConfig
 from .errors import option_error
 from .model_checks import (
     ANY_TRANSFORMER,
@@ -123,6 +123,11 @@ class Method:
     def own_flags(self) -> tuple[str, ...]:
         """The options that it reads, without those of fairseq's search."""
         return tuple(name for name in self.reads if name in OPTIONS)
+
+    @property
+    def keeps_rules(self) -> bool:
+        """Whether its outputs keep rules that read what is written."""
+        return self.audited or (self.beam and self.exact is not NEVER)
 
     @property
     def drafter(self) -> str | None:
@@ -363,9 +368,11 @@ _register_others()
 
 
 def readers(option: str) -> list[str]:
-    """Return the methods that read an option; all of them for an engine's or report's option."""
+    """Return the methods that read an option: of an engine's or a report's option all."""
     if option == "audit":
         return [name for name, method in METHODS.items() if method.audited]
+    if OPTIONS[option].group == RULE:
+        return [name for name, method in METHODS.items() if method.keeps_rules]
     common = OPTIONS[option].group != METHOD
     return [name for name, method in METHODS.items() if common or option in method.reads]
 

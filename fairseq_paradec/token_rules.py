@@ -6,13 +6,14 @@ applies them at each position of a chunk, so that the output equals greedy searc
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from .batch import AsCTranslate2
     from .row import Row
 
 
@@ -79,8 +80,16 @@ class TokenRules:
             ``tokens_to_suppress``), in ascending order.
         ngram: n-grams of so many tokens are not written twice (fairseq's ``no_repeat_ngram_size``);
             a forced token may. 0: they may all.
-        as_ctranslate2: how many hypotheses are asked for by CTranslate2's rules, where
-            log-probabilities are of the allowed tokens; 0: by fairseq's, where they are of all.
+        penalty: of tokens that were written before: a score below 0 is multiplied by it, another
+            divided (Keskar et al. 2019, section 4.1). 1: there is none.
+        of_logits: the penalty is of logits, as in CTranslate2 and in transformers' greedy search;
+            else of log-probabilities, as in transformers' beams.
+        sequences: the last token of each is not written behind the others, if there are some; a
+            forced token may.
+        first: a token that the three rules above read before all others, as those of transformers
+            read the decoder's first input; None: they read what is written alone.
+        renormalised: log-probabilities are of the allowed tokens; else of all, as in fairseq.
+        as_ctranslate2: how a beam ends by CTranslate2's rules; None: by fairseq's.
         sampling: draws each token by its position's random number, of the row's ``lots``; None: the
             best one is taken.
     """
@@ -95,7 +104,12 @@ class TokenRules:
     forced_len: int
     suppressed: tuple[int, ...] = ()
     ngram: int = 0
-    as_ctranslate2: int = 0
+    penalty: float = 1.0
+    of_logits: bool = False
+    sequences: tuple[tuple[int, ...], ...] = ()
+    first: int | None = None
+    renormalised: bool = False
+    as_ctranslate2: "AsCTranslate2 | None" = None
     sampling: Sampling | None = None
 
     def at(
@@ -111,12 +125,28 @@ class TokenRules:
     @property
     def read_texts(self) -> bool:
         """Whether what is allowed depends on the tokens before a position."""
-        return self.ngram > 0
+        return self.ngram > 0 or self.penalty != 1 or len(self.sequences) > 0
 
     @functools.cached_property
     def suppressed_tokens(self) -> np.ndarray:
         """``suppressed`` as an array."""
         return np.array(self.suppressed, dtype=np.int64)
+
+    @functools.cached_property
+    def sequence_tokens(self) -> np.ndarray:
+        """The tokens of ``sequences``, one behind the other."""
+        return np.array([token for tokens in self.sequences for token in tokens], dtype=np.int64)
+
+    @functools.cached_property
+    def sequence_sizes(self) -> np.ndarray:
+        """How many tokens each of ``sequences`` has."""
+        return np.array([*map(len, self.sequences)], dtype=np.int32)
+
+    def forbidden(self, tokens: Sequence[int]) -> list[int]:
+        """Return what ``ngram`` and ``sequences`` forbid behind tokens."""
+        written = tuple(tokens)
+        last = [s[-1] for s in self.sequences if _ends_with(written, s[:-1])]
+        return last + (repeating(tokens, self.ngram) if self.ngram > 0 else [])
 
 
 #: Of each row, and of its chunk positions from the first on, the tokens before the position that
@@ -127,6 +157,11 @@ Behind = Sequence[Sequence[Sequence[int]]]
 def along(drafts: Sequence[Sequence[int]]) -> Behind:
     """Return what is before the positions of chunks that are drafted, each token after another."""
     return [[draft[:j] for j in range(len(draft) + 1)] for draft in drafts]
+
+
+def _ends_with(tokens: tuple[int, ...], some: tuple[int, ...]) -> bool:
+    """Return whether some tokens are the last ones of others."""
+    return tokens[len(tokens) - len(some) :] == some if len(some) <= len(tokens) else False
 
 
 def repeating(tokens: Sequence[int], size: int) -> list[int]:
@@ -150,11 +185,33 @@ class Positions(NamedTuple):
     # Read if the rules ``read_texts``. None: the rows' own tokens are before their first positions.
     behind: Behind | None = None
 
-    def texts(self) -> list[list[list[int]]]:
-        """Return all tokens before each position whose are known, B lists."""
+    def texts(self, width: int) -> list[list[list[int]]]:
+        """Return the tokens before each position of a chunk, B×R; none where they are not known."""
         behind = [[[]] for _ in self.rows] if self.behind is None else self.behind
         both = zip(self.rows, behind, strict=True)
-        return [[[*row.tokens, *more] for more in some] for row, some in both]
+        known = ([[*row.tokens, *more] for more in some[:width]] for row, some in both)
+        return [texts + [[]] * (width - len(texts)) for texts in known]
+
+    def penalise(self, scores: Any) -> None:
+        """Lower the scores of tokens that were written before; see ``TokenRules.penalty``.
+
+        Args:
+            scores: B×R×V, logits or log-probabilities, as the rules say; written to.
+        """
+        penalty = self.rules.penalty
+        if penalty == 1:
+            return
+        _, width, size = scores.shape
+        for b, j, text in self._read(width):
+            tokens = sorted({token for token in text if token < size})
+            scores[b, j, tokens] = _penalised(scores[b, j, tokens], penalty)
+
+    def _read(self, width: int) -> Iterator[tuple[int, int, list[int]]]:
+        """Yield the text before each position of a chunk, as rules read it."""
+        first = [] if self.rules.first is None else [self.rules.first]
+        for b, texts in enumerate(self.texts(width)):
+            for j, text in enumerate(texts):
+                yield b, j, first + text
 
     def limits(self, width: int) -> Limits:
         """Return the limits at the positions of a chunk of R = ``width``."""
@@ -164,11 +221,13 @@ class Positions(NamedTuple):
         reach = width if depths is None else int(depths.max()) + 1
         if min(starts) < max(rules.min_len, rules.forced_len):
             positions = self._numbers(width)
-            if rules.min_len > 0:
-                early = (positions < rules.min_len) & (positions >= rules.forced_len)
+            begins = positions < rules.forced_len
             if rules.forced_len > 0:
                 forced = self._forced(positions)
-                free = positions < rules.forced_len if rules.suppressed else None
+                begins = begins if rules.as_ctranslate2 is None else forced != rules.pad
+                free = begins if rules.suppressed else None
+            if rules.min_len > 0:
+                early = (positions < rules.min_len) & ~begins
         if any(start + reach > row.limit for start, row in zip(starts, rows, strict=True)):
             if positions is None:
                 positions = self._numbers(width)
@@ -179,18 +238,25 @@ class Positions(NamedTuple):
         """Apply the rules at every position of a chunk.
 
         As in fairseq, the length limit overrides a prefix, and the width of the batch's prefixes
-        overrides the minimal length and the suppressed tokens. What is forced may repeat an n-gram.
+        overrides the minimal length and the suppressed tokens; by CTranslate2's rules each row's
+        own prefix does, and the penalty of ``<unk>``. What is forced may repeat an n-gram.
 
         Args:
             log_probs: B×R×V, or B×R×N over the first N tokens of the dictionary, an array or a
-                tensor; written to: forbidden tokens become -inf.
+                tensor, of logits that ``penalise`` has seen if the penalty is of logits; written
+                to: forbidden tokens become -inf.
         """
         rules = self.rules
         _, width, size = log_probs.shape
         early, last, forced, free = self.limits(width)
+        if not rules.of_logits:
+            self.penalise(log_probs)
         log_probs[:, :, rules.pad] = -math.inf
         if rules.unk_penalty != 0:
-            log_probs[:, :, rules.unk] -= rules.unk_penalty
+            if rules.as_ctranslate2 is None or forced is None:
+                log_probs[:, :, rules.unk] -= rules.unk_penalty
+            else:
+                log_probs[(*(forced == rules.pad).nonzero(), rules.unk)] -= rules.unk_penalty
         if early is not None:
             log_probs[(*early.nonzero(), rules.eos)] = -math.inf
         if forced is not None:
@@ -199,8 +265,8 @@ class Positions(NamedTuple):
         if last is not None:
             where = last.nonzero()
             _leave_only(log_probs, where, rules.eos)
-        if rules.ngram > 0:
-            self._forbid_repeats(log_probs, last, forced)
+        if rules.ngram > 0 or rules.sequences:
+            self._forbid_texts(log_probs, last, forced)
         tokens = rules.suppressed_tokens
         tokens = tokens[tokens < size]  # it may be over a shortlist
         if free is None:
@@ -208,21 +274,20 @@ class Positions(NamedTuple):
         else:
             rows, columns = (~free).nonzero()
             log_probs[rows[:, None], columns[:, None], tokens] = -math.inf
-        if rules.as_ctranslate2:
+        if rules.renormalised:
             log_probs -= _log_sums(log_probs)
 
-    def _forbid_repeats(
+    def _forbid_texts(
         self, log_probs: Any, last: np.ndarray | None, forced: np.ndarray | None
     ) -> None:
-        """Forbid tokens that would repeat an n-gram, where nothing is forced; see ``Limits``."""
+        """Forbid what must not follow a text, where nothing is forced; see ``Limits``."""
         _, width, size = log_probs.shape
-        for b, texts in enumerate(self.texts()):
-            for j, text in enumerate(texts[:width]):
-                free = forced is None or forced[b, j] == self.rules.pad
-                if not free or (last is not None and last[b, j]):
-                    continue
-                tokens = [token for token in repeating(text, self.rules.ngram) if token < size]
-                log_probs[b, j, tokens] = -math.inf
+        for b, j, text in self._read(width):
+            free = forced is None or forced[b, j] == self.rules.pad
+            if not free or (last is not None and last[b, j]):
+                continue
+            tokens = [token for token in self.rules.forbidden(text) if token < size]
+            log_probs[b, j, tokens] = -math.inf
 
     def lots(self, width: int) -> np.ndarray:
         """Return the random numbers of a chunk's positions, B×R; of those past a limit any."""
@@ -243,6 +308,13 @@ class Positions(NamedTuple):
         table = np.array([(row.prefix[: row.limit] + filler)[:width] for row in self.rows])
         forced = np.take_along_axis(table, positions.clip(max=width - 1), axis=1)
         return np.where(positions >= width, pad, forced)
+
+
+def _penalised(values: Any, penalty: float) -> Any:
+    """Return scores of an array or a tensor under a penalty."""
+    if isinstance(values, np.ndarray):
+        return np.where(values < 0, values * penalty, values / penalty)
+    return (values * penalty).where(values < 0, values / penalty)
 
 
 def _log_sums(log_probs: Any) -> Any:

@@ -159,6 +159,13 @@ def declare_table(parser: argparse.ArgumentParser, title: str | None, required: 
     parser.add_argument("--out", type=Path, required=required, help="JSON file to write")
 
 
+def declare_languages(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--source`` and ``--target`` beside a model's name on the hub."""
+    for side in ("source", "target"):
+        text = f"the {side} language of a model of the hub that has several, such as eng_Latn"
+        parser.add_argument(f"--{side}", dest=f"{side}_language", metavar="LANGUAGE", help=text)
+
+
 def declare_device(parser: argparse.ArgumentParser) -> None:
     """Declare ``--device``."""
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")

@@ -17,8 +17,8 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from .. import extras
-from ..config import DecodingConfig
-from ..errors import UsageError, needs, option_error
+from ..config import ALL, DecodingConfig, flag
+from ..errors import UsageError, excludes, needs, option_error
 from ..files import check_inputs, language_pair
 from ..model_facts import class_of
 from ..registry import BLOCK_NAT, HEADS, METHODS, TRANSFORMER, check_models, own_decoding
@@ -67,6 +67,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL|DIR", help=f"a checkpoint, or {arguments.MODEL}")
     add("data", metavar="DATA", nargs="?", type=Path, help="the data folder of a checkpoint")
+    arguments.declare_languages(parser)
     add("--drafter-path", type=Path, help="a drafter or heads (default: the model folder's)")
     add(
         "--text",
@@ -83,7 +84,14 @@ def run(args: argparse.Namespace) -> int:
     from .version import engine_of_here
 
     with arguments.quiet():
-        args.model = Path(args.model) if args.data else folder_of(args.model, flag="MODEL")
+        languages = args.source_language, args.target_language
+        if args.data:
+            args.model = Path(args.model)
+            for name, language in zip(("--source", "--target"), languages, strict=True):
+                if language is not None:
+                    raise excludes(name, language, "DATA")
+        else:
+            args.model = folder_of(args.model, *languages, flag="MODEL")
         if args.data is None:
             if not args.model.exists():
                 raise option_error("MODEL", str(args.model), "a checkpoint; there is none")
@@ -304,6 +312,8 @@ def in_use(translator: Any, text: str) -> Iterator[tuple[str, str]]:
         f"{about.source} to {about.target}, {len(about.files)} files as they were packed",
     )
     yield "processing", f"tokenizer {about.tokenizer or 'none'}, BPE {about.bpe or 'none'}"
+    rules = [f"{flag(name)} {value!r}" for name, value in about.settings.items() if name in ALL]
+    yield "rules", ", ".join(rules) or "none of its own"
     form = about.settings.get("engine_dtype") or "fp32"
     if translator.core is not None:
         yield "packed", f"{form}: {packed(translator, form)}"

@@ -30,6 +30,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SOURCE", type=Path, help="sentences")
     add("target", metavar="TARGET", type=Path, help="a translation of each")
     add("--model", metavar="DIR", required=True, help=arguments.MODEL)
+    arguments.declare_languages(parser)
     add(
         "--tokens",
         action="store_true",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import extras
+from ..config import ALL, TEXT_RULES, flag
 from ..errors import option_error
 from ..serve.settings import ServerSettings
 from . import arguments
@@ -51,6 +52,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="D",
     )
     add("--speed-profile", "a file in which auto_fast keeps what it measured", metavar="FILE")
+    for name in TEXT_RULES:
+        text = f"{ALL[name].help} (default: as the model's folder has it)"
+        add(flag(name), text, type=ALL[name].kind)
     add("--max-beam", "the largest beam that a request may ask for", type=number)
     limits = "answered by 413, 503 or 504"
     add("--max-characters", f"of the texts of a request; limits are {limits}", type=number)

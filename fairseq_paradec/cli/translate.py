@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # it takes seconds to load
 
 #: Flags of fairseq's search that this command has.
 SEARCH = (
-    *("beam", "lenpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),
+    *("beam", "lenpen", "unkpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),
     "temperature",
     *("sampling", "sampling_topk", "sampling_topp", "seed"),
 )
@@ -49,9 +49,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--out also folders, patterns, parquet and paths that fsspec reads",
     )
     add("--model", metavar="DIR", required=True, help=arguments.MODEL)
-    for side in ("source", "target"):
-        text = f"the {side} language of a model of the hub that has several, such as eng_Latn"
-        add(f"--{side}", dest=f"{side}_language", metavar="LANGUAGE", help=text)
+    arguments.declare_languages(parser)
     add(
         "--text",
         type=arguments.utf8,
@@ -231,8 +229,8 @@ def load(args: argparse.Namespace) -> "Translator":
 
     if args.threads:
         set_threads(args.threads)
-    source, target = (getattr(args, f"{side}_language", None) for side in ("source", "target"))
-    return Translator(folder_of(args.model, source, target), device=args.device)
+    folder = folder_of(args.model, args.source_language, args.target_language)
+    return Translator(folder, device=args.device)
 
 
 def read_lines(files: Sequence[Path | None], flag: str = "FILE") -> Iterator[str]:

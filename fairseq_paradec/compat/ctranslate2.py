@@ -28,11 +28,15 @@ __all__ = [
     "ScoringResult",
     "TranslationResult",
     "Translator",
+    "__version__",
     "contains_model",
     "get_cuda_device_count",
     "get_supported_compute_types",
     "set_random_seed",
 ]
+
+#: The CTranslate2 whose interface this is; programs compare it.
+__version__ = "4.8.5"
 
 T = TypeVar("T")
 #: Words in, in a batch or one text.

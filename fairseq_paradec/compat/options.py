@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from ..config import LARGEST
 from ..errors import excludes, option_error
 
@@ -17,10 +19,7 @@ COMPUTE_TYPES = {
 }
 #: Options that no decoder here has, and the only values that mean nothing.
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "patience": ((1,), "1"),
     "coverage_penalty": ((0,), "0"),
-    "repetition_penalty": ((1,), "1"),
-    "suppress_sequences": ((None, [], ()), "None"),
     "end_token": ((None, "</s>", ["</s>"]), "None, or </s>"),
     "prefix_bias_beta": ((0,), "0"),
     "use_vmap": ((False,), "False"),
@@ -88,8 +87,10 @@ class Options:
         if self.min_decoding_length > self.max_decoding_length:
             allowed = f"at most max_decoding_length, {self.max_decoding_length}"
             raise option_error("min_decoding_length", self.min_decoding_length, allowed)
-        if self.num_hypotheses > self.beam_size and not (self.draws and self.beam_size == 1):
-            allowed = f"at most beam_size, {self.beam_size}"
+        if not 0 < self.patience < math.inf:
+            raise option_error("patience", self.patience, "a number above 0")
+        if self.num_hypotheses > self.enough and not (self.draws and self.beam_size == 1):
+            allowed = f"at most beam_size * patience, {self.enough}"
             raise option_error("num_hypotheses", self.num_hypotheses, allowed)
         if not 0 < self.sampling_topp <= 1:
             raise option_error("sampling_topp", self.sampling_topp, "a number above 0, up to 1")
@@ -102,9 +103,25 @@ class Options:
         return self.sampling_topk != 1 and self.sampling_temperature != 0
 
     @property
-    def aligns(self) -> bool:
-        """Whether an output needs the attention of its tokens."""
-        return self.replace_unknowns or self.return_attention
+    def _sequences(self) -> str:
+        """The words that are not written one behind the other, as decoders take them.
+
+        Raises:
+            UsageError: they are no lists of words.
+        """
+        lines = []
+        for words in self.suppress_sequences or ():
+            if isinstance(words, str) or not all(
+                isinstance(w, str) and w.split() == [w] for w in words
+            ):
+                raise option_error("suppress_sequences", words, "lists of words")
+            lines.append(" ".join(words))
+        return "\n".join(lines)
+
+    @property
+    def enough(self) -> int:
+        """How many finished hypotheses end the search of a text."""
+        return math.floor(min(float(self.beam_size * np.float32(self.patience)) + 0.5, LARGEST))
 
     def of_decoding(self) -> dict[str, Any]:
         """Return what is given to this package's decoders, but for which one decodes."""
@@ -113,6 +130,8 @@ class Options:
             "min_len": self.min_decoding_length,
             "lenpen": float(self.length_penalty),
             "no_repeat_ngram_size": self.no_repeat_ngram_size,
+            "repetition_penalty": float(self.repetition_penalty),
+            "suppress_sequences": self._sequences or None,
         }
         if self.disable_unk:
             options["unkpen"] = math.inf

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..batch import Batch, Numbers
+from ..batch import AsCTranslate2, Batch, Numbers
 from ..config import LARGEST
 from ..errors import option_error
 from ..model.dictionary import BOS, EOS, PAD, UNK
@@ -14,9 +14,7 @@ from ..translator.batches import collate
 from .opening import Opened
 from .options import Options
 
-#: A text of nothing else is empty.
-_EMPTY = {BOS, EOS}
-_END = "</s>"
+_BEGIN, _END = "<s>", "</s>"
 #: CTranslate2's log-probability of what it repeats because a beam holds nothing else.
 _MISSING = -1e10
 
@@ -36,6 +34,31 @@ class TranslationResult:
     scores: list[float] = field(default_factory=list)
     attention: list[list[list[float]]] = field(default_factory=list)
     logits: list[Any] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """Return how many hypotheses there are."""
+        return len(self.hypotheses)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        """Return a hypothesis as a dictionary, which is CTranslate2's older form of results.
+
+        Args:
+            place: from 0 up.
+
+        Returns:
+            ``tokens``; and ``score`` and ``attention``, where they were asked for.
+
+        Raises:
+            IndexError: there are fewer.
+        """
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        found: dict[str, Any] = {"tokens": self.hypotheses[place]}
+        if self.scores:
+            found["score"] = self.scores[place]
+        if self.attention:
+            found["attention"] = self.attention[place]
+        return found
 
 
 @dataclass
@@ -82,31 +105,43 @@ class Worker:
         Raises:
             UsageError: a text is longer than the model's positions.
         """
-        results = [self._nothing(how) for _ in texts]
+        results = [self._nothing(*pair, how) for pair in zip(texts, prefixes, strict=True)]
         sources = [self._source(words, how.max_input_length) for words in texts]
-        full = [place for place, tokens in enumerate(sources) if not _EMPTY.issuperset(tokens)]
+        full = [
+            place
+            for place, tokens in enumerate(sources)
+            if not _is_empty(texts[place]) and any(token not in (EOS, PAD) for token in tokens)
+        ]
         if not full:
             return results
         order, batch = collate(sources, full)
         prefix = _padded([self._prefix(prefixes[place], how) for place in order])
         decoder = self._decoder(how)
+        asked = AsCTranslate2(how.num_hypotheses, how.enough)
         ids = np.array(order)  # by which texts are drawn
-        batch = replace(batch, ids=ids, prefix=prefix, as_ctranslate2=how.num_hypotheses)
+        batch = replace(batch, ids=ids, prefix=prefix, as_ctranslate2=asked)
         rows = self._translator.decode(decoder, batch)
         limit = min(how.max_decoding_length, decoder.max_len - 1)
         found = [_ranked(row, limit, how) for row in rows]
-        looks = self._looks(decoder, batch, found, how)
+        counts = [len(texts[place]) for place in order]
+        looks = self._looks(decoder, batch, found, counts, how)
         for b, place in enumerate(order):
             words = [*texts[place]]
             results[place] = self._result(found[b], looks[b], words, how)
         return results
 
-    def _nothing(self, how: Options) -> TranslationResult:
-        """Return the translation of an empty text."""
+    def _nothing(
+        self, words: Sequence[str], prefix: Sequence[str] | None, how: Options
+    ) -> TranslationResult:
+        """Return the translation of an empty text: its prefix, which looks nowhere."""
         count = how.num_hypotheses
-        scores = [0.0] * count if how.return_scores else []
-        attention: list[Any] = [[] for _ in range(count)] if how.return_attention else []
-        return TranslationResult([[] for _ in range(count)], scores, attention)
+        begun = [self._targets.symbols[token] for token in self._prefix(prefix, how)]
+        result = TranslationResult([[*begun] for _ in range(count)])
+        if how.return_scores:
+            result.scores = [0.0] * count
+        if how.return_attention:
+            result.attention = [[[0.0] * len(words) for _ in begun] for _ in range(count)]
+        return result
 
     def _decoder(self, how: Options) -> Any:
         """Return the decoder of some options; of greedy search the fastest with its output."""
@@ -123,11 +158,18 @@ class Worker:
         return self._decoders[key]
 
     def _source(self, words: Sequence[str], longest: int) -> list[int]:
-        """Return the tokens of a text, of which there are so many at most; 0: of any number."""
+        """Return the tokens of a text, of which there are so many at most; 0: of any number.
+
+        Where it is cut a last ``</s>`` stays, be it the folder's or the program's.
+        """
         begin, end = [BOS] * self._opened.source_begin, [EOS] * self._opened.source_end
-        if longest:
-            words = words[: max(0, longest - len(begin) - len(end))]
-        return [*begin, *map(self._sources.index, words), *end]
+        tokens = [*begin, *map(self._sources.index, words), *end]
+        if 0 < longest < len(tokens):
+            last = tokens[-1]
+            tokens = tokens[:longest]
+            if last == EOS:
+                tokens[-1] = EOS
+        return tokens
 
     def _prefix(self, words: Sequence[str] | None, how: Options) -> list[int]:
         """Return the tokens that an output begins with."""
@@ -136,9 +178,25 @@ class Worker:
     # ---- attention -----------------------------------------------------------------------------
 
     def _looks(
-        self, decoder: Any, batch: Batch, found: Sequence[Sequence["_Found"]], how: Options
+        self,
+        decoder: Any,
+        batch: Batch,
+        found: Sequence[Sequence["_Found"]],
+        counts: Sequence[int],
+        how: Options,
     ) -> list[list[np.ndarray | None]]:
-        """Return for each hypothesis where its tokens look in a source, T×S; None: nobody asks."""
+        """Return for each hypothesis where its tokens look in a source.
+
+        Args:
+            decoder: has the attention.
+            batch: the sources.
+            found: the hypotheses of each.
+            counts: the words of each, S, also those that were cut off.
+            how: CTranslate2's options.
+
+        Returns:
+            T×S of each; None: nobody asks.
+        """
         asked = [
             (b, n)
             for b, hypos in enumerate(found)
@@ -154,7 +212,9 @@ class Worker:
         first = int(self._opened.source_begin)
         for (b, n), look in zip(asked, weights, strict=True):
             last = look.shape[1] - self._opened.source_end
-            looks[b][n] = look[:, first:last]
+            whole = np.zeros((len(look), counts[b]), look.dtype)
+            whole[:, : max(0, last - first)] = look[:, first:last]
+            looks[b][n] = whole
         return looks
 
     def _result(
@@ -221,8 +281,8 @@ class Worker:
         rows = decoder.decode(replace(batch, prefix=_padded(forced), drafts=drafts))
         results = [ScoringResult([], []) for _ in pairs]
         for place, (hypo, *_) in zip(order, rows, strict=True):
-            symbols = [self._targets[token] for token in targets[place]]
             scores = hypo["positional_scores"].tolist()
+            symbols = [self._targets[token] for token in targets[place][: len(scores)]]
             results[place] = ScoringResult(symbols[offset:], scores[offset:])
         return results
 
@@ -235,6 +295,17 @@ class Worker:
         if "score" not in self._decoders:
             self._decoders["score"] = self._translator.generator({"decoding": "greedy"} | options)
         return self._decoders["score"]
+
+
+def _is_empty(words: Sequence[str]) -> bool:
+    """Return whether CTranslate2 takes a text for an empty one, of which nothing is read.
+
+    Some models' texts end with ``</s>`` and the name of a language, which is nothing too.
+    """
+    rest = words[1:] if words and words[0] == _BEGIN else words
+    if not rest or rest[0] != _END:
+        return not rest
+    return len(rest) == 1 or (len(rest) == 2 and rest[1] != _END)
 
 
 class _Found(NamedTuple):
@@ -260,7 +331,9 @@ def _ranked(row: Sequence[dict[str, Any]], limit: int, how: Options) -> list[_Fo
         score = float(hypo["positional_scores"].sum()) / length**how.length_penalty
         found.append(_Found(score, tokens, ended))
     found.sort(key=lambda hypo: -hypo.score)
-    missing = how.num_hypotheses - len(found)  # of a beam that was told all of its words
+    if how.beam_size == 1:  # greedy search repeats its output
+        return (found * how.num_hypotheses)[: how.num_hypotheses]
+    missing = min(how.num_hypotheses, how.beam_size) - len(found)  # it was told all of its words
     found += [found[-1]._replace(score=_MISSING / length**how.length_penalty)] * missing
     return found[: how.num_hypotheses]
 

@@ -146,10 +146,12 @@ class BeamSearch:
         assert isinstance(self.scorer, ChunkScorer)
         order = self.results.order
         starts = order.start(self.bos, rules.start)
-        divisor, early = self.results.divisor, None
-        if rules.as_ctranslate2:
-            early = rules.as_ctranslate2 if self.results.len_penalty == 0 else 0
-        how = Searching(starts, self.beam_size, self.count, divisor, early, order.double_token)
+        how = Searching(
+            starts, self.beam_size, self.count, self.results.divisor, pairs=order.double_token
+        )
+        if (asked := rules.as_ctranslate2) is not None:
+            early = asked.hypotheses if self.results.len_penalty == 0 else 0
+            how = how._replace(early=early, enough=asked.enough)
         searched = self.scorer.search(rules.at(rows), how)
         return list(map(hypotheses_of, searched)), [sentence.passes for sentence in searched]
 
@@ -185,8 +187,8 @@ def refuse_other_rules(rules: TokenRules) -> None:
     Raises:
         UsageError: they are asked for.
     """
-    if rules.as_ctranslate2:
-        allowed = "0, or --decoding multiword_beam by native passes, without a trace"
+    if rules.as_ctranslate2 is not None:
+        allowed = "None, or --decoding multiword_beam by native passes, without a trace"
         raise option_error("Batch: as_ctranslate2", rules.as_ctranslate2, allowed)
 
 

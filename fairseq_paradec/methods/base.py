@@ -33,8 +33,9 @@ from ..records import Record
 from ..registry import METHODS
 from ..row import Entering, Row
 from ..target_order import TargetOrder, order_of
-from ..token_rules import Sampling, TokenRules
+from ..token_rules import TokenRules
 from .reports import Reports
+from .rules import rules_of
 
 #: Rows that are drawn side by side where a sentence has several draws: one takes memory for some
 #: distributions over all words. A batch of more sentences is drawn whole.
@@ -104,20 +105,14 @@ class Decoder(abc.ABC):
             model.eval()  # returns None for a model that is prepared for inference
         self.words, self.sources = context.words, context.sources
         self.pad, self.unk, self.eos = self.words.pad(), self.words.unk(), self.words.eos()
-        symbols = {self._number_of(symbol) for symbol in context.tokens_to_suppress}
-        self.suppressed = tuple(sorted(symbols))
-        if self.eos in self.suppressed:
-            raise option_error(
-                "tokens_to_suppress", self.words[self.eos], "other tokens: with it each output ends"
-            )
         method = METHODS[config.decoding]
         beam = config.beam if method.reads_beam(config) else 1
         self.beam_size = min(beam, len(self.words) - 1)  # <pad> is never chosen
         #: The longest output, with ``</s>``, by the models' positions.
         self.max_len = min(model.max_decoder_positions() for model in models)
-        self.sampling: Sampling | None = None
-        if config.sampling:
-            self.sampling = Sampling(config.sampling_topk, config.sampling_topp)
+        symbols = context.tokens_to_suppress
+        self._rules = rules_of(self.models, config, self.words, symbols, self.beam_size)
+        self.sampling = self._rules.sampling
         self.draws = config.nbest if config.sampling else 1  # outputs of a sentence
         self._unnumbered = 0  # sentences without a number that outputs were drawn of
         self.helper: Any = None  # the drafter or heads of another checkpoint
@@ -134,9 +129,6 @@ class Decoder(abc.ABC):
             self.audit = Audit.of(self.models, config, context, self.beam_size)
         self._turns = Turns()
         check_lengths(config, self.max_len)
-        if config.no_repeat_ngram_size > 0 and order_of(models[0]) != TargetOrder():
-            allowed = "0 with a model that writes in another order than left to right"
-            raise option_error("--no-repeat-ngram-size", config.no_repeat_ngram_size, allowed)
         if config.draft_tree is not None and attends_locally(models[0]):
             raise excludes("--draft-tree", config.draft_tree, "a model whose attention is local")
         sampled = self.sampling is not None
@@ -144,12 +136,6 @@ class Decoder(abc.ABC):
         self.stats = self.reports.stats
         # fairseq has no call at the end of decoding, so the reports close when this is deleted.
         weakref.finalize(self, self.reports.close)
-
-    def _number_of(self, symbol: str) -> int:
-        """Return the number of a symbol, which the dictionary has."""
-        number = int(self.words.index(symbol))
-        assert number != self.unk
-        return number
 
     # ---- overridden by methods -----------------------------------------------------------------
 
@@ -395,20 +381,15 @@ class Decoder(abc.ABC):
         return rows
 
     def _make_rules(self, batch: Batch) -> TokenRules:
-        """Collect fairseq's limits."""
-        return TokenRules(
-            pad=self.pad,
-            unk=self.unk,
-            eos=self.eos,
+        """Return the rules of a batch."""
+        rules, ct2 = self._rules, batch.as_ctranslate2 is not None
+        return replace(
+            rules,
             start=self.eos if batch.start is None else batch.start,
-            min_len=self.config.min_len,
-            unk_penalty=self.config.unkpen,
-            temperature=self.config.temperature,
             forced_len=0 if batch.prefix is None else batch.prefix.shape[1],
-            suppressed=self.suppressed,
-            ngram=self.config.no_repeat_ngram_size,
+            of_logits=rules.of_logits or ct2,
+            renormalised=rules.renormalised or ct2,
             as_ctranslate2=batch.as_ctranslate2,
-            sampling=self.sampling,
         )
 
     def _refuse_nan(self, rows: Sequence[Row]) -> None:

@@ -9,6 +9,8 @@ from ..config import (
     ALL,
     COMMON_FLAGS,
     METHOD_FLAGS,
+    RULE_FLAGS,
+    RULE_OPTIONS,
     SEARCH_OPTIONS,
     DecodingConfig,
     check_values,
@@ -55,7 +57,7 @@ def configure(*sources: Any, **options: Any) -> DecodingConfig:
         values = {name: getattr(source, name, None) for name in ALL}
         named = given.get("decoding")
         if named not in (None, values["decoding"]):
-            kept = SEARCH_OPTIONS
+            kept = (*SEARCH_OPTIONS, *RULE_OPTIONS)
             kept += () if named in STOCK_DECODINGS else COMMON_FLAGS
             values = {name: values[name] for name in kept}
         given = {name: v for name, v in values.items() if v is not None} | given
@@ -245,6 +247,8 @@ def check_search(config: DecodingConfig) -> None:
             continue
         if not off and value != idle:
             raise cannot_honour(config, name, value, allowed)
+    if not method.keeps_rules:
+        check_rules(config)
     if method.reads_beam(config):
         _check_nbest(config)
     if config.sampling:
@@ -270,6 +274,7 @@ def check_stock(config: DecodingConfig) -> None:
     for name in OF_COMMANDS:
         if getattr(config, name):
             raise UsageError(f"{flag(name)} is for fairseq-generate and fairseq-interactive alone")
+    check_rules(config)
     if config.print_alignment not in (None, False, "", "hard", "soft"):
         raise option_error("--print-alignment", config.print_alignment, "hard, soft")
     if config.sampling and config.nbest != config.beam:
@@ -294,6 +299,18 @@ def check_stock(config: DecodingConfig) -> None:
     if config.is_given("diverse_beam_strength") and groups <= 0:
         strength = config.diverse_beam_strength
         raise needs("--diverse-beam-strength", strength, "--diverse-beam-groups")
+
+
+def check_rules(config: DecodingConfig) -> None:
+    """Refuse rules where fairseq's own search decodes, or a method that has them not.
+
+    Raises:
+        UsageError: one is given.
+    """
+    for name in RULE_FLAGS:
+        if (value := getattr(config, name)) != ALL[name].default:
+            others = ", ".join(readers(name))
+            raise needs(flag(name), value, f"a --decoding that reads it ({others})")
 
 
 def _check_nbest(config: DecodingConfig) -> None:

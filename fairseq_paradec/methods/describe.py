@@ -2,7 +2,17 @@
 
 from pathlib import Path
 
-from ..config import ENGINE_FLAGS, METHOD, METHOD_FLAGS, OPTIONS, REPORT_FLAGS, Option, flag
+from ..config import (
+    ENGINE_FLAGS,
+    METHOD,
+    METHOD_FLAGS,
+    OPTIONS,
+    REPORT_FLAGS,
+    RULE,
+    RULE_FLAGS,
+    Option,
+    flag,
+)
 from ..registry import BLOCK_NAT, HEADS, METHODS, STOCK_DECODINGS, TRANSFORMER, Method, readers
 
 PAGE = Path("docs") / "decoders.md"
@@ -49,6 +59,8 @@ def tables() -> str:
         "",
         *_flag_table(METHOD_FLAGS),
         "",
+        *_flag_table(RULE_FLAGS),
+        "",
         *_flag_table((*ENGINE_FLAGS, *REPORT_FLAGS)),
     ]
     return "\n".join(lines) + "\n"
@@ -85,7 +97,7 @@ def _flag_table(names: tuple[str, ...]) -> list[str]:
     lines = ["| flag | what it does | allowed | default | read by |", "|---|---|---|---|---|"]
     for name in names:
         option = OPTIONS[name]
-        users = _code_names(readers(name)) if option.group == METHOD else "every method"
+        users = _code_names(readers(name)) if option.group in (METHOD, RULE) else "every method"
         allowed = option.allowed if option.choices or option.kind in (int, float) else ""
         cells = (f"`{flag(name)}`", option.help, allowed, default_words(option), users)
         lines.append("| " + " | ".join(map(_cell, cells)) + " |")

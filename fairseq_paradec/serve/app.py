@@ -51,6 +51,7 @@ def make_app(settings: ServerSettings, fleet: Fleet | None = None) -> ASGIApp:
     given = {"decoding": settings.decoding}
     if settings.decoding in (None, "auto_fast"):
         given["speed_profile"] = settings.speed_profile
+    given |= settings.rules
     fleet.warm_up({name: value for name, value in given.items() if value is not None})
     scheduler = Scheduler(fleet, settings, metrics.decoded)
 

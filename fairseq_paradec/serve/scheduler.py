@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import UsageError
 from ..threads import num_threads, set_threads
@@ -338,7 +338,9 @@ class Scheduler:
             The translations of its first sentences; those that entered it have been answered.
         """
         way, size = batch[0].way, len(batch)
-        more: dict[str, Any] = {} if way.decoding is None else {"decoding": way.decoding}
+        more = self.settings.rules
+        if way.decoding is not None:
+            more["decoding"] = way.decoding
         if way.beam > 1:
             more["beam"] = way.beam
         if self.settings.speed_profile is not None and way.decoding in (None, "auto_fast"):

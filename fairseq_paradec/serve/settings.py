@@ -4,6 +4,8 @@ import dataclasses
 import json
 from typing import Any
 
+from ..config import TEXT_RULES
+
 
 @dataclasses.dataclass(frozen=True)
 class ServerSettings:
@@ -20,6 +22,9 @@ class ServerSettings:
         max_tokens: source tokens decoded together, at most.
         decoding: of requests that name none; None: as ``paradec translate``.
         speed_profile: file in which auto_fast keeps what it measured.
+        no_repeat_ngram_size: of every search; None: as the model's folder has it.
+        repetition_penalty: of every search; None: as the model's folder has it.
+        suppress_sequences: of every search; None: as the model's folder has it.
         max_beam: the largest beam that a request may ask for.
         max_characters: of the texts of a request.
         max_body: bytes of a request's body.
@@ -42,6 +47,9 @@ class ServerSettings:
     max_tokens: int = 4000
     decoding: str | None = None
     speed_profile: str | None = None
+    no_repeat_ngram_size: int | None = None
+    repetition_penalty: float | None = None
+    suppress_sequences: str | None = None
     max_beam: int = 8
     max_characters: int = 20_000
     max_body: int = 1_000_000
@@ -52,6 +60,12 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     log_texts: bool = False
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """The rules of every search that are given, by the options' names."""
+        given = {name: getattr(self, name) for name in TEXT_RULES}
+        return {name: value for name, value in given.items() if value is not None}
 
     def as_json(self) -> str:
         """Return the settings as text, for other processes."""

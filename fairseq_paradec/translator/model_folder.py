@@ -12,7 +12,10 @@ import json
 import os
 import re
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,11 +74,7 @@ def read(path: Path, flag: str = "--model") -> ModelFolder:
     if not file.is_file():
         allowed = f"a model folder, with {NAME}, as paradec pack makes it"
         raise option_error(flag, str(path), allowed)
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise option_error(flag, str(file), f"a JSON object ({error})") from error
-    folder, hashes = _parse(str(file), content)
+    folder, hashes = described(file, flag)
     checked = {}
     for name in folder.files:
         if not (path / name).is_file():
@@ -86,6 +85,19 @@ def read(path: Path, flag: str = "--model") -> ModelFolder:
             raise option_error(str(file), name, allowed)
         checked[name] = Checked(path / name, stamp, digest)
     return dataclasses.replace(folder, checked=checked)
+
+
+def described(file: Path, flag: str = "--model") -> tuple[ModelFolder, Mapping[str, str]]:
+    """Read ``paradec.json`` alone: -> the folder, and the hashes by file.
+
+    Raises:
+        UsageError: it is no JSON, or a key is unknown, missing or wrong.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise option_error(flag, str(file), f"a JSON object ({error})") from error
+    return _parse(str(file), content)
 
 
 def write(path: Path, folder: ModelFolder) -> None:
@@ -133,7 +145,8 @@ def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
     except OSError as error:
         raise option_error(flag, str(path), f"a folder that can be made ({error})") from error
     try:
-        yield partial
+        with _left_at_sigterm():
+            yield partial
         partial.chmod(0o755)  # mkdtemp's is the user's alone
         try:
             partial.rename(goal)
@@ -142,6 +155,24 @@ def new_folder(path: Path, flag: str = "OUT") -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         os.close(held)
+
+
+@contextlib.contextmanager
+def _left_at_sigterm() -> Iterator[None]:
+    """Leave the body at SIGTERM, with the exit status that shells give it, where nobody else does.
+
+    Raises:
+        SystemExit: the signal came.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _make_partial(goal: Path) -> tuple[Path, int]:

@@ -56,6 +56,7 @@ def test_a_folder_translates_by_what_it_says(capsys: pytest.CaptureFixture[str])
     found = lines(capsys.readouterr().out)
     assert found["model"] == "transformer, 2,341,888 parameters"
     assert found["processing"] == "tokenizer moses, BPE subword_nmt"
+    assert found["rules"] == "none of its own"
     assert found["used"] == "auto_fast in fp32, by native passes, without torch"
     assert found["translation"].startswith("'A dog runs.': 'Ein Hund rennt.', 5 tokens in ")
     assert found["engine"].startswith("native, instruction set ")

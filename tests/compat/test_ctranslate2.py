@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import math
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 import torch
 from support.builders import DEMO, task_for, tiny_model
 from support.commands import WITHOUT_TORCH
-from support.converted import open_model_of, random_spec, save
+from support.converted import open_model_of, open_nmt, prenorm, random_spec, save
 
 import fairseq_paradec
 import fairseq_paradec.compat.ctranslate2 as door
@@ -104,7 +105,16 @@ BEAMS: list[dict[str, Any]] = [
     {"beam_size": 1, "no_repeat_ngram_size": 1, "return_end_token": True},
     {"beam_size": 3, "no_repeat_ngram_size": 2, "min_decoding_length": 9},
     {"beam_size": 2, "disable_unk": True, "max_batch_size": 7},
+    {"beam_size": 1, "repetition_penalty": 1.3},
+    {"beam_size": 4, "num_hypotheses": 3, "repetition_penalty": 1.6},
+    {"beam_size": 3, "repetition_penalty": 0.7, "no_repeat_ngram_size": 2, "disable_unk": True},
     {"beam_size": 1, "max_batch_size": 40, "batch_type": "tokens"},
+    {"beam_size": 2, "num_hypotheses": 4, "patience": 2},
+    {"beam_size": 4, "patience": 0.3, "length_penalty": 0.4},
+    {"beam_size": 5, "num_hypotheses": 2, "patience": 0.3},
+    {"beam_size": 3, "num_hypotheses": 5, "patience": 50, "max_decoding_length": 4},
+    {"beam_size": 2, "num_hypotheses": 3, "patience": 1.5, "length_penalty": 0},
+    {"beam_size": 1, "num_hypotheses": 2, "patience": 2},
 ]
 
 
@@ -118,6 +128,26 @@ def test_words_and_scores_are_those_of_ctranslate2(
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
+def test_words_that_are_not_written_one_behind_the_other(
+    beam: int, demo: Pair, texts: Texts, untrained: Pair
+) -> None:
+    """What would be written alone, in pairs and in threes, also behind what outputs begin with."""
+    for pair, some in ((demo, texts), (untrained, random_texts(untrained, 12))):
+        how = {"beam_size": beam, "max_decoding_length": 12}
+        free = [result.hypotheses[0] for result in pair.theirs.translate_batch(some, **how)]
+        written = [words for words in free if len(words) > 4]
+        banned = [[words[i % 3 : i % 3 + 1 + i % 3]] for i, words in enumerate(written)]
+        for rule in (
+            {"suppress_sequences": [words for (words,) in banned]},
+            {"suppress_sequences": [["</s>"], *written], "repetition_penalty": 1.2},
+            {"suppress_sequences": [words[:2] for words in written], "no_repeat_ngram_size": 3},
+        ):
+            assert compare(pair.both(some, **how, **rule)) == 0
+            begun = [words[: i % 3] or None for i, words in enumerate(free)]
+            assert compare(pair.both(some, begun, **how, **rule)) == 0
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
 def test_outputs_begin_as_they_are_told(beam: int, demo: Pair, texts: Texts) -> None:
     """By nothing, by some words of the output, by all of it, and by others."""
     whole = [result.hypotheses[0] for result in demo.theirs.translate_batch(texts, beam_size=1)]
@@ -126,6 +156,57 @@ def test_outputs_begin_as_they_are_told(beam: int, demo: Pair, texts: Texts) -> 
     for prefixes in (begun, whole, [["Zwei"]] * len(texts), [["nowhere", "a"]] * len(texts)):
         assert compare(demo.both(texts, prefixes, **count)) == 0
     assert compare(demo.both(texts, whole, **count, max_decoding_length=3)) == 0
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4, 5])
+def test_behind_prefixes_of_several_lengths(beam: int, tmp_path: Path) -> None:
+    """A model that likes to end, so that the first free step has many ends to forbid.
+
+    A text without a prefix, and a short one, have the least length still, whatever others begin by.
+    """
+    task = task_for("default")
+    spec = random_spec(task, tiny_model(task, "default", torch.float32), ending=2.5)
+    pair = Pair(str(save(spec, tmp_path / "there")))
+    some, rng = random_texts(pair, 60), np.random.default_rng(1)
+    words = task.target_dictionary.symbols[4:]
+    prefixes = [[*rng.choice(words, i % 4)] or None for i in range(len(some))]
+    prefixes[1], prefixes[2] = ["nowhere"], ["nowhere", words[0]]
+    count = {"beam_size": beam, "num_hypotheses": min(beam, 2), "max_decoding_length": 9}
+    for options in (
+        {},
+        {"length_penalty": 0},
+        {"min_decoding_length": 0},
+        {"min_decoding_length": 3},
+        {"disable_unk": True},
+        {"max_batch_size": 7},
+    ):
+        assert compare(pair.both(some, prefixes, **count, **options)) == 0
+
+
+@pytest.mark.parametrize("beginning", [False, True])
+@pytest.mark.parametrize("ending", [False, True])
+def test_sources_that_are_cut(beginning: bool, ending: bool, tmp_path: Path) -> None:
+    """A last `</s>` stays, the program's too; and words that are cut off are looked at with 0."""
+    spec = open_nmt(*prenorm())
+    spec.config.add_source_bos, spec.config.add_source_eos = beginning, ending
+    pair = Pair(str(save(spec, tmp_path / "there")))
+    words = task_for("prenorm").source_dictionary.symbols[4:8]
+    texts = [words, [*words, "</s>"], ["<s>", *words, "</s>"], [words[0], "</s>", *words]]
+    options = {"max_decoding_length": 5, "return_attention": True}
+    for longest in range(3, 9):
+        for theirs, ours in pair.both(texts, max_input_length=longest, beam_size=1, **options):
+            assert ours.hypotheses == theirs.hypotheses
+            np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
+            np.testing.assert_allclose(ours.attention, theirs.attention, atol=1e-5)
+        scores = [
+            one.score_batch(texts, [words] * 4, max_input_length=longest)
+            for one in (pair.theirs, pair.ours)
+        ]
+        for theirs, ours in zip(*scores, strict=True):
+            assert ours.tokens == theirs.tokens
+            np.testing.assert_allclose(ours.log_probs, theirs.log_probs, atol=1e-4)
+    (cut,) = pair.ours.translate_batch([words], max_input_length=1, replace_unknowns=True)
+    assert len(cut.hypotheses) == 1
 
 
 def test_scores_of_translations(demo: Pair, texts: Texts, untrained: Pair) -> None:
@@ -148,11 +229,15 @@ def test_scores_of_translations(demo: Pair, texts: Texts, untrained: Pair) -> No
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
 def test_attention_and_unknown_words(beam: int, untrained: Pair, demo: Pair, texts: Texts) -> None:
-    """Text by text: of several with a beam CTranslate2 4.8.5 takes the attention of others."""
+    """Text by text: of several with a beam CTranslate2 4.8.5 gives first words that of others."""
     options = {"beam_size": beam, "max_decoding_length": 12, "return_attention": True}
     some, unknown = random_texts(untrained, 20), 0
     for pair, each in ((untrained, some), (demo, texts[:8])):
         together = pair.ours.translate_batch(each, **options)
+        for one, theirs in zip(together, pair.theirs.translate_batch(each, **options), strict=True):
+            if one.hypotheses == theirs.hypotheses:
+                rest = [found.attention[0][1:] for found in (one, theirs)]
+                np.testing.assert_allclose(*rest, atol=1e-5)
         replaced = pair.ours.translate_batch(each, **options, replace_unknowns=True)
         for text, one, words in zip(each, together, replaced, strict=True):
             (theirs,) = pair.theirs.translate_batch([text], **options)
@@ -197,10 +282,19 @@ def test_neither_torch_nor_fairseq_is_needed() -> None:
 
 
 def test_empty_texts(demo: Pair, texts: Texts) -> None:
-    some = [[], texts[0], ["</s>"], ["<s>", "</s>"]]
-    for options in ({"beam_size": 1}, {"num_hypotheses": 2}):
-        theirs, ours = zip(*demo.both(some, **options), strict=True)
-        assert [one.hypotheses[0] for one in ours] == [one.hypotheses[0] for one in theirs]
+    some = [[], texts[0], ["</s>"], ["<s>", "</s>"], ["</s>", "A"], ["<s>", "</s>", "A"]]
+    some += [["<s>"], ["<s>", "<s>"], ["</s>", "A", "A"], ["A", "</s>"]]
+    told = [["Zwei"], None, ["nowhere", "</s>", "Zwei"], [], *[["Zwei", "a"]] * 6]
+    more = {"return_end_token": True, "return_attention": True, "replace_unknowns": True}
+    for prefixes in (None, told):
+        for options in ({"beam_size": 1}, {"num_hypotheses": 2}, {"max_decoding_length": 1}):
+            assert compare(demo.both(some, prefixes, **options)) == 0
+            for text, prefix in zip(some, prefixes or [None] * len(some), strict=True):
+                ((theirs, ours),) = demo.both([text], prefix and [prefix], **options, **more)
+                assert ours.hypotheses == theirs.hypotheses
+                np.testing.assert_allclose(ours.attention[0], theirs.attention[0], atol=1e-5)
+    only = demo.ours.translate_batch([["</s>"] * 2, ["<pad>"]], [["Zwei"], None])
+    assert [one.hypotheses for one in only] == [[["Zwei"]], [[]]]
     assert demo.ours.translate_batch([]) == demo.theirs.translate_batch([]) == []
 
 
@@ -266,6 +360,22 @@ def test_one_of_our_own_folders(demo: Pair, texts: Texts) -> None:
         assert other.compute_type == name and other.translate_batch(texts[:1], beam_size=1)
 
 
+def test_results_have_their_older_form_too(demo: Pair, texts: Texts) -> None:
+    """And where a translation holds `</s>`, it ends what is scored."""
+    for options in ({}, {"return_scores": True, "return_attention": True}):
+        ours = demo.ours.translate_batch(texts[:1], num_hypotheses=2, **options)[0]
+        theirs = demo.theirs.translate_batch(texts[:1], num_hypotheses=2, **options)[0]
+        assert len(ours) == len(theirs) == 2 and len([*ours]) == len([*theirs])
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.keys() == other.keys() and one["tokens"] == other["tokens"]
+        with pytest.raises(IndexError):
+            ours[2]
+    assert ours[1]["score"] == ours.scores[1] and ours[1]["attention"] == ours.attention[1]
+    assert door.__version__ == ctranslate2.__version__
+    (one,) = demo.ours.score_batch(texts[:1], [["Zwei", "</s>", "Zwei"]])
+    assert one.tokens == ["Zwei", "</s>"] and len(one.log_probs) == 2
+
+
 def test_names_and_defaults_are_those_of_ctranslate2() -> None:
     """Of its signature, as its documentation shows it."""
     own = {field.name: field.default for field in fields(Options)}
@@ -286,10 +396,13 @@ def test_names_and_defaults_are_those_of_ctranslate2() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"patience": 2}, "patience: got 2; allowed: 1; nothing else is known here"),
+    ({"patience": 0}, "patience: got 0; allowed: a number above 0"),
+    ({"patience": math.inf}, "patience: got inf; allowed: a number above 0"),
+    ({"patience": 0.1}, "num_hypotheses: got 1; allowed: at most beam_size \\* patience, 0"),
     ({"coverage_penalty": 0.1}, "coverage_penalty: got 0.1; allowed: 0"),
-    ({"repetition_penalty": 1.2}, "repetition_penalty: got 1.2; allowed: 1"),
-    ({"suppress_sequences": [["a"]]}, "suppress_sequences: got"),
+    ({"repetition_penalty": 0}, "--repetition-penalty: got 0.0; allowed: a number above 0"),
+    ({"suppress_sequences": ["ab"]}, "suppress_sequences: got 'ab'; allowed: lists of words"),
+    ({"suppress_sequences": [["nowhere"]]}, "--suppress-sequences: got 'nowhere'"),
     ({"end_token": "a"}, "end_token: got 'a'; allowed: None, or </s>"),
     ({"prefix_bias_beta": 0.5}, "prefix_bias_beta: got 0.5"),
     ({"use_vmap": True}, "use_vmap: got True"),
@@ -299,7 +412,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"callback": print}, "callback: got <built-in function print>"),
     ({"beam_size": 0}, "beam_size: got 0; allowed: a whole number from 1"),
     ({"beam_size": 2.0}, "beam_size: got 2.0"),
-    ({"num_hypotheses": 3}, "num_hypotheses: got 3; allowed: at most beam_size, 2"),
+    ({"num_hypotheses": 3}, "num_hypotheses: got 3; allowed: at most beam_size \\* patience, 2"),
     ({"min_decoding_length": 300}, "min_decoding_length: got 300; allowed: at most max_decoding"),
     ({"sampling_topp": 0}, "sampling_topp: got 0; allowed: a number above 0, up to 1"),
     ({"sampling_topk": 5}, "sampling_topk 5 excludes beam_size 2"),

@@ -1,7 +1,9 @@
 """Suppressed tokens and n-grams, beside the conformance table: the audit, pairs, prefixes."""
 
 import argparse
+import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from reference.jacobi import greedy, sentence
 from support import builders
 from support.builders import Limits, batch, built, source_rows, task_for
 
+from fairseq_paradec.batch import AsCTranslate2
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.row import Row
 from fairseq_paradec.token_rules import TokenRules
@@ -87,15 +90,65 @@ def test_suppressed_tokens_by_position():
         assert forbidden(log_probs) == [want, want]
 
 
-def test_as_ctranslate2_probabilities_are_of_what_is_allowed():
+def test_renormalised_probabilities_are_of_what_is_allowed():
     """By hand, of an array and a tensor: nine, eight or one of ten tokens that are as likely."""
     row = Row(0, [4, 2], limit=2, prefix=[6])
-    given = rules(suppressed=(), min_len=2, forced_len=1, as_ctranslate2=1)
+    given = rules(suppressed=(), min_len=2, forced_len=1, renormalised=True)
     for log_probs in (torch.zeros(1, 3, 10), np.zeros((1, 3, 10))):
         given.at([row], [0]).restrict(log_probs)
         probs = np.exp(np.asarray(log_probs))[0]
         np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
         np.testing.assert_allclose(probs.max(1), [1, 1 / 8, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array])
+def test_the_penalty_of_what_is_written(kind):
+    """By hand: each token once, and the first one where rules read it; logits have signs."""
+    at = [Row(0, [4, 2], limit=9, tokens=[5, 6, 5])]
+    given = rules(suppressed=(), penalty=2.0)
+    scores = kind([[[-1.0] * 8, [-1.0] * 8]])
+    given.at(at, behind=[[[], [7]]]).restrict(scores)
+    inf = -np.inf
+    assert scores[0].tolist() == [
+        [-1, inf, -1, -1, -1, -2, -2, -1],
+        [-1, inf, -1, -1, -1, -2, -2, -2],
+    ]
+    given = rules(suppressed=(), penalty=2.0, of_logits=True, first=2)
+    logits = kind([[[4.0, 4, 4, -4, 4, -4, 4, 4]]])
+    given.at(at).penalise(logits)
+    assert logits[0, 0].tolist() == [4, 4, 2, -4, 4, -8, 2, 4]
+    given.at(at).restrict(logits)  # which has been done
+    assert logits[0, 0].tolist() == [4, inf, 2, -4, 4, -8, 2, 4]
+
+
+def test_sequences_that_are_not_written():
+    """By hand: of one token, of two and of three; what is before the second position is unknown."""
+    row = Row(0, [4, 2], limit=9, tokens=[5, 6])
+    given = rules(suppressed=(), sequences=((4,), (6, 7), (5, 8), (5, 6, 3), (9, 5, 6, 0)))
+    for first, more in ((None, []), (9, [0])):
+        log_probs = torch.zeros(1, 2, 10)
+        replace(given, first=first).at([row]).restrict(log_probs)
+        assert forbidden(log_probs) == [sorted([1, 3, 4, 7, *more]), [1, 4]]
+
+
+def test_as_ctranslate2_a_rows_own_prefix_alone_overrides_limits():
+    """The widest prefix has two words; limits hold where a row has none of its own."""
+    rows = [Row(b, [4, 2], limit=9, prefix=prefix) for b, prefix in enumerate(([3, 6], [6], []))]
+    given = rules(
+        suppressed=(5,),
+        min_len=2,
+        forced_len=2,
+        unk_penalty=math.inf,
+        renormalised=True,
+        as_ctranslate2=AsCTranslate2(1, 1),
+    )
+    others = [[*range(3), *range(4, 10)], [*range(6), *range(7, 10)]]
+    free, late = [1, 2, 3, 5], [1, 3, 5]
+    wanted = [[*others, late], [others[1], free, late], [free, free, late]]
+    for log_probs in (torch.zeros(3, 3, 10), np.zeros((3, 3, 10))):
+        given.at(rows, [0, 0, 0]).restrict(log_probs)
+        assert [forbidden(torch.as_tensor(one)[None]) for one in log_probs] == wanted
+        assert float(log_probs[0, 0, 3]) == 0.0
 
 
 @pytest.mark.parametrize(("prefix", "early"), [(0, [0, 1, 2]), (2, [2])])

@@ -279,7 +279,11 @@ def test_random_chunks_of_many_tokens() -> None:
         for scorer in scorers:
             scorer.encode(sample["net_input"]["src_tokens"].numpy())
         wanted = drawn.choice([5, 40, 300 if rows < 3 else 60])
-        rules = TokenRules(1, 3, 2, 2, 3, 0.5, 1.1, 0, (5, 6), as_ctranslate2=turn % 2)
+        texts: dict[str, Any] = {}
+        if turn % 3:
+            texts = {"penalty": [1.7, 0.6][turn % 2], "of_logits": turn % 4 < 2, "ngram": turn % 5}
+            texts |= {"sequences": ((7,), (4, 8), (4, 4, 3)), "first": [None, 2][turn // 3 % 2]}
+        rules = TokenRules(1, 3, 2, 2, 3, 0.5, 1.1, 0, (5, 6), renormalised=turn % 2, **texts)
         written = [0] * rows
         while min(written) < wanted:
             width = drawn.choice([1, 2, 9, 10, 11, 64])

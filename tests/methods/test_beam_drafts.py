@@ -13,7 +13,7 @@ from reference import beam_drafts as paper
 from reference.greedy import Rules, rules_for
 from support import assisted
 from support.beam_drafts import assert_fairseqs, assert_same, decoder, fairseqs, twin
-from support.builders import DEMO, Limits, batch, built, lend, source_rows, tiny_model
+from support.builders import BANNED, DEMO, Limits, batch, built, lend, source_rows, tiny_model
 from support.exact import watched
 from support.image_models import RGB, task_of, tiny_image_model
 from support.multiword import PREFIXES
@@ -43,6 +43,9 @@ LIMITS = {
     "no repeats": Limits(no_repeat_ngram_size=1),
     "bigrams": Limits(no_repeat_ngram_size=2, max_len_b=200, min_len=5),
     "trigrams": Limits(no_repeat_ngram_size=3, unkpen=-6.0),
+    "penalty": Limits(repetition_penalty=1.5, max_len_b=200, min_len=5),
+    "reward": Limits(repetition_penalty=0.6),
+    "banned": Limits(banned=BANNED, min_len=5),
 }
 
 

@@ -8,11 +8,11 @@ from unittest import mock
 
 import pytest
 import torch
-from fairseq.sequence_generator import SequenceGenerator
 from reference import double_token_beam as pairs
 from reference import multiword_beam as paper
+from reference.greedy import fairseqs_search
 from support import multiword
-from support.builders import Limits, batch, built, source_rows
+from support.builders import BANNED, Limits, batch, built, source_rows
 from support.multiword import MODELS, PREFIXES, RAGGED, assert_same, reordered, run, twin
 
 from fairseq_paradec.engine.native.beam import native_extend
@@ -146,7 +146,7 @@ def same_as_fairseq(
 ) -> None:
     sample, words = batch(task, RAGGED, seed=seed), task.target_dictionary
     hypos = run(task, [model], sample, beam, limits, prefixes, **flags)
-    generator = SequenceGenerator([model], words, beam_size=beam, **limits.stock())
+    generator = fairseqs_search([model], words, beam_size=beam, **limits.stock())
     with torch.no_grad():
         stock = generator.generate([model], sample, prefix_tokens=prefixes)
     if hasattr(model, "set_beam_size"):  # BART's, whose forward would stay another one
@@ -162,6 +162,8 @@ def test_a_plain_transformer_is_searched_as_fairseq_does(variant: str, beam: int
     same_as_fairseq(*built(variant), beam, beam, Limits())
     if variant == "default":
         repeats = [Limits(no_repeat_ngram_size=size, min_len=4) for size in (1, 2, 3)]
+        repeats += [Limits(repetition_penalty=theta, min_len=4) for theta in (0.6, 1.5)]
+        repeats.append(Limits(banned=BANNED, repetition_penalty=1.1))
         for limits in (*LIMITS.values(), *repeats):
             # By the longest source fairseq limits the whole batch.
             if limits.max_len_a == 0:
@@ -170,13 +172,23 @@ def test_a_plain_transformer_is_searched_as_fairseq_does(variant: str, beam: int
         same_as_fairseq(*built(variant), 4, beam, Limits(), PREFIXES)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_no_ngram_is_written_twice_by_native_passes(
-    size: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *({"no_repeat_ngram_size": size} for size in (1, 2, 3)),
+        {"repetition_penalty": 1.5},
+        {"repetition_penalty": 0.6},
+        {"banned": BANNED},
+        {"banned": BANNED, "repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
+    ],
+    ids=str,
+)
+def test_rules_of_texts_by_native_passes(
+    rule: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, model = built("default", torch.float32)
     monkeypatch.setattr(model, "_is_generation_fast", True, raising=False)
-    limits = Limits(no_repeat_ngram_size=size, min_len=6)
+    limits = Limits(min_len=6, **rule)
     for beam in (1, 5):
         same_as_fairseq(task, model, 1, beam, limits)
 

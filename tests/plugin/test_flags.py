@@ -26,7 +26,7 @@ from support.side_by_side import Composer
 import fairseq_paradec
 from fairseq_paradec.cli import translate
 from fairseq_paradec.cli.main import main as paradec
-from fairseq_paradec.config import ALL, OPTIONS, SEARCH_OPTIONS
+from fairseq_paradec.config import ALL, OPTIONS, RULE_FLAGS, SEARCH_OPTIONS
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.build import build_decoder
 from fairseq_paradec.methods.configure import configure
@@ -257,7 +257,7 @@ def test_a_beam_of_from_pretrained_is_that_of_its_calls() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ["decoding", *SEARCH_OPTIONS])
+@pytest.mark.parametrize("name", ["decoding", *SEARCH_OPTIONS, *RULE_FLAGS])
 def test_settings_of_the_search_are_no_overrides_of_the_model(command: str, name: str) -> None:
     typed_name = "--" + name.replace("_", "-")
     with pytest.raises(UsageError, match=f"--model-overrides: got '{name}'.*give {typed_name}$"):

@@ -24,6 +24,7 @@ from fairseq_paradec.config import (
     ENGINE_FLAGS,
     METHOD_FLAGS,
     REPORT_FLAGS,
+    RULE_FLAGS,
     DecodingConfig,
     flag,
 )
@@ -271,13 +272,15 @@ def test_numbers_of_fairseqs_commands_have_a_least_value(interactive, typed):
     assert fairseq_options.parse_args_and_arch(usual, ["DATA", "--path", "model.pt"])
 
 
-#: What fairseq's own searches can do.
+#: What fairseq's own searches can do, and rules that they have not.
 FAIRSEQS = {
     "nbest": 2,
     "sampling": True,
     "constraints": "ordered",
     "lm_path": "lm.pt",
     "no_repeat_ngram_size": 3,
+    "repetition_penalty": 1.5,
+    "suppress_sequences": "w1 w2",
     "print_alignment": "hard",
     "replace_unk": "dict.txt",
     "match_source_len": True,
@@ -288,6 +291,20 @@ FAIRSEQS = {
     "beam": 4,
     "temperature": 0.0,
 }
+
+
+@pytest.mark.parametrize("decoding", ["beam", "auto"])
+def test_rules_that_fairseqs_search_has_not_are_refused(decoding):
+    task, model = built("default")
+    for name in RULE_FLAGS:
+        value = FAIRSEQS[name]
+        for beam in (1, 5):
+            args = argparse.Namespace(decoding=decoding, beam=beam, **{name: value})
+            with pytest.raises(UsageError, match=f"{flag(name)} {value} needs a --decoding that"):
+                task.build_generator([model], args)
+            config = configure(args)
+            with pytest.raises(UsageError, match=f"{flag(name)} {value} needs a --decoding that"):
+                build_decoder([model], config)
 
 
 @pytest.mark.parametrize("decoding", METHODS)
@@ -304,13 +321,17 @@ def test_what_a_method_cannot_honour_is_refused(decoding):
         honours = decoding not in ("nat", "double_token_beam")
         if honours and name == "no_repeat_ngram_size":
             continue  # tests/methods/test_conformance.py
+        if honours and name in RULE_FLAGS:
+            continue  # as well
         if honours and name in ("print_alignment", "replace_unk"):
             continue  # tests/plugin/test_alignment.py
         if METHODS[decoding].samples and name == "sampling":
             continue  # tests/decoding/test_sampling.py
         helper = model if decoding == "assisted" else drafter
         options = needed(decoding, lend(task, model, helper)) | {name: value}
-        said = f"{flag(name)} 4 needs --decoding" if name == "beam" else f"{flag(name)}: got"
+        said = f"{flag(name)}: got"
+        if name == "beam" or name in RULE_FLAGS:
+            said = f"{flag(name)} {value} needs (a )?--decoding"
         with pytest.raises(UsageError, match=said):
             args = argparse.Namespace(decoding=decoding, **options)
             task.build_generator([own.get(decoding, model)], args)

@@ -77,7 +77,8 @@ def gad(
         drafted: list[int] = []
         for i, scores in enumerate(draft(y)[:size]):
             if start + i < rules.max_len and rules.eos not in drafted:
-                scores = rules.apply(scores / rules.temperature, start + i, y if i == 0 else None)
+                log_probs = (scores / rules.temperature).log_softmax(dim=-1)
+                scores = rules.apply(log_probs, start + i, y if i == 0 else None)
                 drafted.append(int(scores.argmax()))
         accepted = accept(result, verify, drafted, rules, top_beta, tau)
         size = accepted + 2 if adaptive else None

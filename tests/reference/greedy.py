@@ -30,10 +30,39 @@ def stock_greedy(
     **limits: Any,
 ) -> list[dict[str, torch.Tensor]]:
     """The best hypothesis of each row by fairseq's own SequenceGenerator, beam size 1."""
-    generator = SequenceGenerator(list(models), task.target_dictionary, beam_size=1, **limits)
+    generator = fairseqs_search(models, task.target_dictionary, beam_size=1, **limits)
     with torch.no_grad():
         hypos = generator.generate(list(models), sample, prefix_tokens=prefix_tokens)
     return [row[0] for row in hypos]
+
+
+def fairseqs_search(
+    models: Sequence[TransformerModelBase],
+    words: Any,
+    repetition_penalty: float = 1.0,
+    banned: Sequence[Sequence[int]] = (),
+    **limits: Any,
+) -> SequenceGenerator:
+    """fairseq's own SequenceGenerator, whose models' log-probs obey rules that it does not have.
+
+    `banned`: no output has one of these sequences of tokens; not for prefixes that have them.
+    """
+    generator = SequenceGenerator(list(models), words, **limits)
+    forward = generator.model.forward_decoder
+
+    def ruled(tokens: Tensor, *rest: Any) -> Any:
+        log_probs, attention = forward(tokens, *rest)
+        for scores, (_, *text) in zip(log_probs, tokens.tolist(), strict=True):
+            for token in set(text):
+                scores[token] *= repetition_penalty
+            for *before, last in banned:
+                if last < len(scores) and text[len(text) - len(before) :] == before:
+                    scores[last] = -math.inf
+        return log_probs, attention
+
+    if repetition_penalty != 1 or banned:
+        generator.model.forward_decoder = ruled
+    return generator
 
 
 class _PlainPositions(torch.nn.Module):
@@ -150,6 +179,8 @@ class Rules:
     prefix: tuple[int, ...] = ()  # forced first tokens; `<pad>` where nothing is forced
     suppressed: tuple[int, ...] = ()  # never chosen, but where a prefix has a column
     ngram: int = 0  # no n-gram of this size comes twice, but by force; 0: they may
+    penalty: float = 1.0  # multiplies the log-probs of tokens that are in the text
+    banned: tuple[tuple[int, ...], ...] = ()  # sequences that no output has, but by force
 
     def apply(
         self, log_probs: torch.Tensor, position: int, text: Sequence[int] | None
@@ -159,6 +190,8 @@ class Rules:
         `text` is what is written before it; None: nobody knows yet.
         """
         scores = log_probs.clone()
+        for token in set(text or ()):
+            scores[token] *= self.penalty
         scores[self.pad] = -math.inf
         scores[self.unk] -= self.unk_penalty
         if position >= self.max_len:
@@ -171,11 +204,14 @@ class Rules:
             scores[self.eos] = -math.inf
         if position >= len(self.prefix):
             scores[list(self.suppressed)] = -math.inf
-        if self.ngram and text is not None:
-            written = list(text)
+        written = list(text or ())
+        if self.ngram:
             for token in range(len(scores)):
                 if self._repeats([*written, token]):
                     scores[token] = -math.inf
+        for *before, last in self.banned:
+            if last < len(scores) and written[len(written) - len(before) :] == before:
+                scores[last] = -math.inf
         return scores
 
     def _repeats(self, text: list[int]) -> bool:
@@ -202,6 +238,8 @@ def rules_for(
     prefix: Sequence[int] = (),
     suppressed: Sequence[int] = (),
     no_repeat_ngram_size: int = 0,
+    repetition_penalty: float = 1.0,
+    banned: Sequence[Sequence[int]] = (),
 ) -> Rules:
     """The rules of a row with `src_length` source tokens (`</s>` counted), as fairseq has them."""
     positions = min(model.max_decoder_positions() for model in models)
@@ -216,6 +254,8 @@ def rules_for(
         prefix=tuple(prefix),
         suppressed=tuple(suppressed),
         ngram=no_repeat_ngram_size,
+        penalty=repetition_penalty,
+        banned=tuple(map(tuple, banned)),
     )
 
 

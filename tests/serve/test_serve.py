@@ -99,6 +99,18 @@ def test_a_client_of_libretranslate_translates(client):
     assert theirs.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
 
 
+def test_a_server_has_rules_of_its_searches():
+    rules: dict[str, Any] = {"no_repeat_ngram_size": 1, "repetition_penalty": 3.0}
+    rules["suppress_sequences"] = "Ein\nEine"
+    (translator,) = fleet().models.values()
+    translations = translator.translate(LINES[:9], decoding="greedy", **rules)
+    assert translations != wanted()[:9]
+    with serving(replace(SETTINGS, decoding=None, **rules), twins()) as other:
+        assert other.translate(LINES[:9])["translatedText"] == translations
+        beam = translator.translate(LINES[:9], decoding="beam", beam=2, **rules)
+        assert other.translate(LINES[:9], beam=2)["translatedText"] == beam
+
+
 def test_several_texts_have_several_answers(client):
     found = client.translate(LINES[:3], source="en", alternatives=1)
     one = client.translate(LINES[0], alternatives=1)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.sequence_generator import SequenceGenerator
 from reference import beam_drafts as paper
-from reference.greedy import rules_for
+from reference.greedy import fairseqs_search, rules_for
 
 from fairseq_paradec.methods.beam_drafts import BeamAssistedDecoder
 from support import assisted
@@ -32,9 +31,7 @@ def fairseqs(
     task: Any, models: Sequence[Any], sample: Any, beam: int, limits: Limits, prefixes: Any = None
 ) -> list[list[dict[str, Any]]]:
     """The hypotheses of fairseq's own search."""
-    search = SequenceGenerator(
-        list(models), task.target_dictionary, beam_size=beam, **limits.stock()
-    )
+    search = fairseqs_search(models, task.target_dictionary, beam_size=beam, **limits.stock())
     with torch.no_grad():
         found: list[list[dict[str, Any]]] = search.generate(models, sample, prefix_tokens=prefixes)
     for model in models:

@@ -406,6 +406,14 @@ def settled(model: TransformerModelBase) -> TransformerModelBase:
     return model
 
 
+#: For `Limits.banned`: no word twice in a row, nor with one between, and some never.
+BANNED = (
+    *((word,) for word in range(5, 40, 7)),
+    *((word, word) for word in range(4, 40)),
+    *((word, other, word) for word in range(4, 40) for other in range(4, 40)),
+)
+
+
 @dataclass(frozen=True)
 class Limits:
     """fairseq's limits, for our flags, for its own generator and for the references."""
@@ -419,9 +427,18 @@ class Limits:
     unnormalized: bool = False
     suppressed: tuple[int, ...] = ()
     no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+    banned: tuple[tuple[int, ...], ...] = ()  # sequences of words of `dictionary`
 
-    def flags(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "suppressed"}
+    def flags(self, words: Any = None) -> dict[str, Any]:
+        flags = {name: value for name, value in asdict(self).items() if name != "suppressed"}
+        known = dictionary() if words is None else words
+        lines = [
+            " ".join(known[token] for token in tokens)
+            for tokens in flags.pop("banned")
+            if max(tokens) < len(known)
+        ]
+        return flags | {"suppress_sequences": "\n".join(lines) or None}
 
     def stock(self) -> dict[str, Any]:
         """As arguments of fairseq's SequenceGenerator."""
@@ -434,14 +451,19 @@ class Limits:
             "len_penalty": self.lenpen,
             "normalize_scores": not self.unnormalized,
             "no_repeat_ngram_size": self.no_repeat_ngram_size,
-        }
+        } | self.texts()
+
+    def texts(self) -> dict[str, Any]:
+        """Rules that fairseq has not, if there are some, for `reference.greedy.fairseqs_search`."""
+        rules = {"repetition_penalty": self.repetition_penalty, "banned": self.banned}
+        return rules if (self.repetition_penalty, self.banned) != (1.0, ()) else {}
 
     def reference(self) -> dict[str, Any]:
         """As arguments of `reference.greedy.rules_for`."""
         kept = ("max_len_a", "max_len_b", "min_len", "unk_penalty", "temperature")
         kept += ("no_repeat_ngram_size",)
         found = {name: value for name, value in self.stock().items() if name in kept}
-        return found | {"suppressed": self.suppressed}
+        return found | self.texts() | {"suppressed": self.suppressed}
 
 
 def decode(
@@ -453,7 +475,7 @@ def decode(
     **flags: Any,
 ) -> list[dict[str, Any]]:
     """The best hypothesis of each row by the method under test, as fairseq-generate drives it."""
-    args = argparse.Namespace(**limits.flags(), **flags)
+    args = argparse.Namespace(**limits.flags() | flags)
     generator = task.build_generator(list(models), args)
     hypos = task.inference_step(generator, list(models), sample, prefix_tokens=prefix_tokens)
     assert len(hypos) == len(sample["net_input"]["src_tokens"])

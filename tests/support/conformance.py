@@ -18,7 +18,7 @@ from fairseq import utils
 from reference.greedy import Rules, rules_for, stock_greedy
 
 from support import assisted, blockwise, earlier, exact, gad, multiword
-from support.builders import VARIANTS, Limits, batch, built, collate, lend, source_rows
+from support.builders import BANNED, VARIANTS, Limits, batch, built, collate, lend, source_rows
 from support.pairwise import Row
 
 
@@ -146,6 +146,9 @@ LIMITS = {
     "no repeats": Limits(no_repeat_ngram_size=1),
     "bigrams": Limits(no_repeat_ngram_size=2, max_len_b=200),
     "trigrams": Limits(no_repeat_ngram_size=3, min_len=5, unkpen=-2.0),
+    "penalty": Limits(repetition_penalty=1.5, max_len_b=200),
+    "reward": Limits(repetition_penalty=0.7, no_repeat_ngram_size=2),
+    "banned": Limits(banned=BANNED, repetition_penalty=1.1, min_len=6),
     "all": Limits(unnormalized=True, max_len_b=11, min_len=3, unkpen=-2.0, temperature=1.3),
 }
 
@@ -172,14 +175,19 @@ FACTORS = {
 def allowed(row: Row) -> bool:
     """Whether such a row makes sense: what a method refuses is tested where it is refused."""
     given = row.get("case")
-    repeats = LIMITS[row.get("limits", "16")].no_repeat_ngram_size > 0
+    limits = LIMITS[row.get("limits", "16")]
+    reads_texts = limits.no_repeat_ngram_size > 0 or limits.texts()
+    if limits.banned and row.get("prefix", "none") != "none":
+        return False  # the judge bans what a prefix forces, too
     if given is None:
         return True
     single = given.family in ("nat", "blockwise", "multiword")
     if row.get("models") == 2 and single:
         return False
-    if repeats and given.family in ("nat", "multiword"):
+    if reads_texts and given.family in ("nat", "multiword"):
         return False
+    if dict(given.flags).get("audit") and limits.texts():
+        return False  # fairseq's search does not judge rules that it does not have
     if given.family == "beams" and row.get("prefix") == "ends":
         return False  # fairseq's beam search fails where a prefix has `</s>`
     if given.family == "blockwise" and row.get("variant") in blockwise.ADAPTIVE:
@@ -334,7 +342,9 @@ def _stock(setting: Setting) -> list[dict[str, Any]]:
 
 def generator_of(setting: Setting) -> Any:
     """The method under test, whose drafter may follow a script."""
-    args = argparse.Namespace(**setting.limits.flags(), **setting.flags)
+    args = argparse.Namespace(
+        **setting.limits.flags(setting.task.target_dictionary), **setting.flags
+    )
     extra = {"tokens_to_suppress": words_of(setting)} if setting.limits.suppressed else None
     generator = setting.task.build_generator(setting.models, args, extra_gen_cls_kwargs=extra)
     if setting.script is not None:

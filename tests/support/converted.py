@@ -153,7 +153,9 @@ class Judge:
         )
         self.prefix, self.end = list(prefix), list(end)
 
-    def translate(self, lines: Sequence[str], beam: int, longest: int) -> list[list[str]]:
+    def translate(
+        self, lines: Sequence[str], beam: int, longest: int, **rules: Any
+    ) -> list[list[str]]:
         """The best outputs of lines of words, greedy with a beam of 1."""
         found = self.engine.translate_batch(
             [[*line.split(), *self.end] for line in lines],
@@ -161,6 +163,7 @@ class Judge:
             beam_size=beam,
             max_decoding_length=longest,
             min_decoding_length=0,
+            **rules,
         )
         return [result.hypotheses[0] for result in found]
 

@@ -95,7 +95,7 @@ class Saved:
         found = self.model.generate(
             **self.read(words, tokens),
             do_sample=False,
-            bad_words_ids=[[config.pad_token_id]],
+            bad_words_ids=[[config.pad_token_id], *more.pop("bad_words_ids", [])],
             forced_eos_token_id=config.eos_token_id,
             early_stopping=more.get("num_beams", 1) > 1,
             **more,

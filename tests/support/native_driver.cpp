@@ -140,7 +140,10 @@ int main(int words_given, char**) {
             for (float one : scores) total += std::isfinite(one);
             if (total < 1) return 1;
             const int64_t suppressed[2] = {4, words + 2};
-            Rules rules{1, 3, 2, 0.5f, 1.1f, suppressed, turn % 2 * 2, turn % 4, turn % 5 == 1};
+            const int64_t sequences[6] = {words + 1, 4, 5, 4, 4, words - 1};
+            const int32_t sizes[3] = {1, 2, 3};
+            Rules rules{1, 3, 2, turn % 7 - 1, 0.5f, 1.1f, turn % 3 ? 1 : 1.5f, turn % 2, suppressed, sequences, sizes,
+                        turn % 2 * 2, turn % 4, turn % 4, turn % 7 == 6, turn % 5 == 1};
             std::vector<Before> before;
             for (int i = 0; i < count; ++i) before.push_back({tokens.data(), drafted.data(), between(0, count), between(0, count)});
             Choices choices{};
@@ -175,10 +178,10 @@ int main(int words_given, char**) {
             std::vector<int64_t> begun((size_t)rows * longest, 1);
             for (int b = 0; b < rows; ++b) begun[(size_t)b * longest] = between(2, words - 1);
             const std::vector<double> divided(longest + 1, 2.5);
-            Search wide{rows, width_of_beam, room, std::min(early, width_of_beam), std::min(width_of_beam + 1, words), at_once, at_once == 2 && turn % 3, begins.data(), turn % 2 ? divided.data() : nullptr,
+            Search wide{rows, width_of_beam, room, std::min(early, width_of_beam), std::max(1, width_of_beam - turn % 2), std::min(width_of_beam + 1, words), at_once, at_once == 2 && turn % 3, begins.data(), turn % 2 ? divided.data() : nullptr,
                         limits_of.data(), longest, ends_late.data(), all_ends ? begun.data() : nullptr,
                         passes.data(), found_of.data(), lengths_of.data(), totals_of.data(), words_of.data(), scores_of.data()};
-            if (at_once > 1) rules.ngram = 0;  // a step has one word
+            if (at_once > 1) rules.ngram = rules.num_sequences = 0, rules.penalty = 1;  // a step has one word
             if (turn % 5) {
                 // Each part of a pass is a call, or all of them are.
                 const Searcher model{stack, map, &source_store};

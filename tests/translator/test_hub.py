@@ -1,7 +1,10 @@
 """Models by their names: fetched from a server that answers as the hub does, imported, and kept."""
 
 import json
+import os
+import pty
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +12,11 @@ from pathlib import Path
 import pytest
 from support.commands import environment
 from support.foreign import saved
-from support.hub import Hub, running
+from support.hub import COMMIT, Hub, running
 
 import fairseq_paradec
 from fairseq_paradec.translator import hub as ours
-from fairseq_paradec.translator import model_folder
+from fairseq_paradec.translator import importing, model_folder
 
 #: A MarianMT model of random weights, with sentencepiece models of the demo's text.
 NAME, TEXT = "Owner/opus-mt-en-de", "She sings!"
@@ -49,6 +52,12 @@ def run(*words: object, env: dict[str, str], without: str = "") -> tuple[int, st
     return done.returncode, done.stdout, done.stderr
 
 
+def imported(tmp_path: Path) -> list[Path]:
+    """The imported models in the cache."""
+    models = tmp_path / "cache/fairseq_paradec/models"
+    return [path for path in models.iterdir() if path.is_dir()] if models.is_dir() else []
+
+
 def translate(name: str, env: dict[str, str], *flags: str) -> tuple[int, str, str]:
     words = ("translate", "--model", name, "--text", TEXT, "--decoding", "greedy", *flags)
     return run(*words, env=env)
@@ -80,8 +89,11 @@ def test_from_a_name_to_a_translation_and_again_without_the_hub(
         assert translate(NAME, env | {"HF_ENDPOINT": hub.address}) == (0, wanted, "")
         assert len(hub.asked) == count
     assert translate(NAME, env) == (0, wanted, "")
-    (made,) = (tmp_path / "cache/fairseq_paradec/models").iterdir()
-    assert made.name == "Owner--opus-mt-en-de" and model_folder.read(made).source == "en"
+    (made,) = imported(tmp_path)
+    assert (
+        made.name == f"Owner--opus-mt-en-de@{COMMIT[:12]}@{importing.VERSION}"
+        and model_folder.read(made).source == "en"
+    )
     status, said, _ = run("doctor", NAME, env=env)
     assert status == 0 and "en" in said
 
@@ -94,7 +106,7 @@ def test_what_another_program_has_fetched_needs_no_hub(
         there = env | {"HF_ENDPOINT": hub.address}
         status, said, _ = run("import", NAME, tmp_path / "out", env=there)
     assert status == 0 and f"{tmp_path / 'out'}: a model folder, en to de" in said
-    assert not (tmp_path / "cache/fairseq_paradec/models").exists()
+    assert not imported(tmp_path)
     for more in ({}, {"HF_HUB_OFFLINE": "1"}):
         shutil.rmtree(tmp_path / "cache/fairseq_paradec/models", ignore_errors=True)
         assert translate(NAME, env | more) == (0, wanted, "")
@@ -112,14 +124,19 @@ def test_a_model_of_several_languages(env: dict[str, str], tmp_path: Path) -> No
         assert status == 2 and said.count("\n") == 1 and "--source" in said
         status, text, _ = translate("a/nllb", there, *pair)
         assert status == 0 and text
+        assert run("doctor", "a/nllb", *pair, env=there)[0] == 0
+        (tmp_path / "text").write_text(f"{TEXT}\n")
+        files = (tmp_path / "text", tmp_path / "text")
+        status, score, said = run("score", "--model", "a/nllb", *files, *pair, env=there)
+        assert status == 0 and float(score) < 0, said
         code = "import sys, fairseq_paradec\n"
         code += "model = fairseq_paradec.load('a/nllb', source=sys.argv[1], target=sys.argv[2])\n"
         code += f"print(model.translate({TEXT!r}, decoding='greedy'))"
         words = [sys.executable, "-c", code, source, target]
         done = subprocess.run(words, env=environment(there), capture_output=True, text=True)
         assert done.stdout == text, done.stderr
-    (folder,) = (tmp_path / "cache/fairseq_paradec/models").iterdir()
-    assert folder.name == f"a--nllb@{source}-{target}"
+    (folder,) = imported(tmp_path)
+    assert folder.name.startswith(f"a--nllb@{source}-{target}@")
 
 
 @pytest.mark.slow
@@ -127,13 +144,18 @@ def test_a_model_folder_on_the_hub_is_used_as_it_is(env: dict[str, str], tmp_pat
     demo = Path(__file__).parents[2] / "data-bin/demo.en-de"
     folder = tmp_path / "model"
     folder.mkdir()
-    for name in (*model_folder.read(demo).files, model_folder.NAME):
+    needed = {*model_folder.read(demo).files, model_folder.NAME}
+    for name in needed:
         shutil.copyfile(demo / name, folder / name)
+    (folder / "pytorch_model.bin").write_text("not wanted")
     with running(Hub({"a/ours": folder})) as hub:
         done = translate("a/ours", env | {"HF_ENDPOINT": hub.address})
+        assert {path.rsplit("/", 1)[1] for _, path in hub.asked if "/resolve/" in path} == needed
     assert done == (0, "Sie singt.\n", "")
-    made = tmp_path / "cache/fairseq_paradec/models/a--ours"
+    (made,) = imported(tmp_path)
     assert model_folder.read(made) == model_folder.read(demo)
+    linked = {path.name for path in made.iterdir() if path.stat().st_nlink > 1}
+    assert linked == needed - {model_folder.NAME}
 
 
 @pytest.mark.parametrize(
@@ -163,8 +185,7 @@ def test_what_cannot_be_had_is_one_line(
         status, text, said = translate(name, env | {"HF_ENDPOINT": hub.address})
         assert name == "a/broken" or not any("model.safe" in path for _, path in hub.asked)
     assert (status, text, said.count("\n")) == (2, "", 1) and words in said, said
-    models_there = tmp_path / "cache/fairseq_paradec/models"
-    assert not models_there.exists() or not any(models_there.iterdir())
+    assert not imported(tmp_path)
 
 
 def test_without_the_hub_or_its_package_or_a_cache_one_line_says_so(
@@ -195,6 +216,99 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(env: dict[str, str], wa
         assert hub.cut is None
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "vocab.json"])
+def test_a_damaged_file_is_refused_and_fetched_anew(
+    file: str, env: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """Its size is right; without the hub, its name among huggingface_hub's files tells its hash."""
+    refused = f"--model {NAME}: {file}: got 'a damaged file'; allowed: the file as the hub has it"
+    with running(Hub({NAME: saved("marian").folder}, damaged=file)) as hub:
+        there = env | {"HF_ENDPOINT": hub.address}
+        status, text, said = translate(NAME, there)
+        assert (status, text, said.count("\n")) == (2, "", 1) and refused in said, said
+        hub.damaged = None
+        assert translate(NAME, there) == (0, wanted, "")
+    shutil.rmtree(tmp_path / "cache/fairseq_paradec/models")
+    (kept,) = (tmp_path / "hf").glob(f"hub/models--*/snapshots/*/{file}")
+    kept.write_bytes(kept.read_bytes()[:-1] + b"\x01")
+    status, _, said = translate(NAME, env)
+    assert (status, said.count("\n")) == (2, 1) and refused in said, said
+    assert not kept.exists() and not kept.is_symlink()
+
+
+def test_sigterm_leaves_no_half_of_a_folder(tmp_path: Path) -> None:
+    code = "import sys, time; from pathlib import Path\n"
+    code += "from fairseq_paradec.translator.model_folder import new_folder\n"
+    code += "with new_folder(Path(sys.argv[1])): print('begun', flush=True); time.sleep(60)"
+    words = [sys.executable, "-c", code, tmp_path / "out"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment({})) as process:
+        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+        process.terminate()
+        assert process.wait(30) == 143
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_hub_that_never_answers_is_left(env: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        status, _, said = translate(
+            NAME, env | {"HF_ENDPOINT": address, "HF_HUB_ETAG_TIMEOUT": "1"}
+        )
+    assert status == 2 and said.count("\n") == 1 and "it cannot, and the model was not" in said, (
+        said
+    )
+
+
+def test_a_revision_is_honoured_and_kept_by_its_commit(
+    env: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """A commit has one folder, whatever names it; what changed at the hub is another folder."""
+    tag = "f" * 40
+    revisions = {"main": COMMIT, "v1/a": COMMIT, "new": tag, tag: tag, COMMIT: COMMIT}
+    revisions["v1%2Fa"] = COMMIT
+    with running(Hub({NAME: saved("marian").folder}, revisions=revisions)) as hub:
+        there = env | {"HF_ENDPOINT": hub.address}
+        for revision in ("v1/a", COMMIT):
+            assert translate(f"{NAME}@{revision}", there) == (0, wanted, "")
+        assert len(imported(tmp_path)) == 1
+        assert translate(f"{NAME}@new", there) == (0, wanted, "")
+        for revision, words in (
+            ("no", "there is no such one"),
+            ("", "a branch, tag"),
+            ("a..b", ""),
+        ):
+            status, _, said = translate(f"{NAME}@{revision}", there)
+            assert status == 2 and said.count("\n") == 1 and words in said, said
+            assert "NAME@REVISION with a branch, tag or commit of the model" in said
+    assert {place.name.split("@")[1] for place in imported(tmp_path)} == {COMMIT[:12], tag[:12]}
+    for revision in ("v1/a", COMMIT, "new"):
+        assert translate(f"{NAME}@{revision}", env) == (0, wanted, "")
+
+
+def test_another_version_of_the_importers_imports_anew(
+    env: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    """From what was fetched, without the hub; and says so in a terminal alone."""
+    with running(Hub({NAME: saved("marian").folder})) as hub:
+        assert translate(NAME, env | {"HF_ENDPOINT": hub.address}) == (0, wanted, "")
+    newer = "import fairseq_paradec.translator.importing as i; i.VERSION = 99" + ALONE
+    words = ("translate", "--model", NAME, "--text", TEXT, "--decoding", "greedy")
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", newer, "", *words],
+        env=environment(env),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        timeout=120,
+    )
+    os.close(theirs)
+    with open(ours, "rb", buffering=0) as terminal:
+        assert (done.returncode, done.stdout) == (0, wanted)
+        assert terminal.read(1000).decode().strip() == f"importing {NAME} ..."
+    assert {place.name.rpartition("@")[2] for place in imported(tmp_path)} == {"1", "99"}
+
+
 @pytest.mark.slow
 def test_two_processes_at_once_make_one_folder(
     env: dict[str, str], wanted: str, tmp_path: Path
@@ -207,7 +321,7 @@ def test_two_processes_at_once_make_one_folder(
             for _ in range(2)
         ]
         assert [process.communicate(timeout=120)[0] for process in both] == [wanted, wanted]
-    assert len([*(tmp_path / "cache/fairseq_paradec/models").iterdir()]) == 1
+    assert len(imported(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(

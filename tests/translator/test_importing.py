@@ -223,7 +223,16 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("marian", lose("config.json"), [], "DIR|config.json"),
     ("marian", change("config.json", model_type="bert"), [], "model_type|bert|marian, m2m_100"),
     ("marian", change("config.json", activation_function="mish"), [], "activation_function|mish"),
-    ("marian", change(GENERATE, bad_words_ids=[[7]]), [], f"{GENERATE}: bad_words_ids|[[7]]"),
+    ("marian", change(GENERATE, bad_words_ids=[[7000]]), [], f"{GENERATE}: bad_words_ids|[[7000]]"),
+    ("marian", change(GENERATE, bad_words_ids=[7]), [], f"{GENERATE}: bad_words_ids|[7]"),
+    ("marian", change(GENERATE, bad_words_ids=[[]]), [], f"{GENERATE}: bad_words_ids|[[]]"),
+    ("marian", change(GENERATE, suppress_tokens="a"), [], f"{GENERATE}: suppress_tokens|'a'"),
+    (
+        "marian",
+        change(GENERATE, repetition_penalty=0),
+        [],
+        f"{GENERATE}: repetition_penalty|got 0;",
+    ),
     ("marian", change(GENERATE, min_length="x"), [], f"{GENERATE}: min_length|'x'"),
     ("marian", change("config.json", encoder_layers=3), [], "model.safetensors|layers.2|got none"),
     ("marian", change("config.json", decoder_ffn_dim=7), [], "model.safetensors|fc1|(32,)|(7,)"),
@@ -276,28 +285,66 @@ def test_bad_files_are_named_in_one_line(number: int, tmp_path: Path, capsys: An
 def test_settings_of_generate_are_read_or_named(tmp_path: Path, caplog: Any) -> None:
     shutil.copytree(saved("marian").folder, tmp_path / "folder")
     pad = saved("marian").model.config.pad_token_id
-    given = {"bad_words_ids": [[pad]], "renormalize_logits": True, "repetition_penalty": 1.2}
+    given = {"bad_words_ids": [[pad]], "renormalize_logits": True, "guidance_scale": 1.2}
     change("generation_config.json", **given)(tmp_path / "folder")
     assert main(["import", "hf", str(tmp_path / "folder"), str(tmp_path / "out")]) == 0
     bias = load(tmp_path / "out")[1].decoder.output_projection.bias
     assert bias[1] == -1e4 and not (bias[2:] == -1e4).any()
-    assert "repetition_penalty is 1.2 and not read" in caplog.text
+    assert "guidance_scale is 1.2 and not read" in caplog.text
+
+
+#: Rules of generate, and the options of the search that they are here.
+RULES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+    ({"no_repeat_ngram_size": 1, "min_length": 9}, {"min_len": 8, "no_repeat_ngram_size": 1}),
+    ({"no_repeat_ngram_size": 3, "min_length": 9}, {"min_len": 8, "no_repeat_ngram_size": 3}),
+    ({"min_new_tokens": 12, "min_length": 4}, {"min_len": 12}),
+    ({"repetition_penalty": 1.3}, {"repetition_penalty": 1.3}),
+    ({"repetition_penalty": 0.8, "min_length": 5}, {"repetition_penalty": 0.8, "min_len": 4}),
+    ({"bad_words_ids": 3}, {}),
+    (
+        {"bad_words_ids": 1, "suppress_tokens": 2, "repetition_penalty": 1.1},
+        {"repetition_penalty": 1.1},
+    ),
+    ({"renormalize_logits": True, "no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+    (
+        {"renormalize_logits": True, "bad_words_ids": 2, "repetition_penalty": 1.4},
+        {"repetition_penalty": 1.4},
+    ),
+]
 
 
 @pytest.mark.parametrize("family", ["marian", "nllb"])
-@pytest.mark.parametrize(
-    ("rules", "wanted"),
-    [
-        ({"no_repeat_ngram_size": 2}, {"min_len": 0, "no_repeat_ngram_size": 2}),
-        ({"no_repeat_ngram_size": 3, "min_length": 9}, {"min_len": 8, "no_repeat_ngram_size": 3}),
-        ({"min_new_tokens": 12, "min_length": 4}, {"min_len": 12}),
-    ],
-)
+@pytest.mark.parametrize(("rules", "wanted"), RULES, ids=lambda value: str(value)[:60])
 def test_rules_of_generate_hold_by_default(
-    rules: dict[str, int], wanted: dict[str, int], family: str, tmp_path: Path
+    rules: dict[str, Any], wanted: dict[str, Any], family: str, tmp_path: Path
 ) -> None:
-    """Greedy search with and without drafts, and beams, by native passes."""
+    """Greedy search with and without drafts, and beams, by native passes and by torch's.
+
+    ``bad_words_ids`` N stands for parts of N words of what would be written without a rule.
+    """
     made, given, out = saved(family), tmp_path / "folder", tmp_path / "out"
+    task, model = imported(family)[2:]
+    sample, several = batch(made, task), bool(made.languages)
+    words, source = task.target_dictionary, sample["net_input"]["src_tokens"]
+    plain = made.generate(words, source, max_new_tokens=61)
+    rules, pad = dict(rules), made.model.config.pad_token_id
+    n = rules.get("bad_words_ids", 0)
+    parts = [row[3 : 3 + n] for row in plain if n and len(row) > 3 + n]
+    if parts:
+        bad = [[made.numbers[words[word]] for word in part] for part in parts]
+        rules["bad_words_ids"] = [[pad], *bad, [made.model.config.eos_token_id]]
+    if "suppress_tokens" in rules:
+        rules["suppress_tokens"] = [made.numbers[words[plain[0][5]]]]
+        parts.append([plain[0][5]])
+    wanted = {"min_len": 0, "rules_of": "transformers"} | wanted
+    wanted |= (
+        {"suppress_sequences": "\n".join(" ".join(words[i] for i in part) for part in parts)}
+        if parts
+        else {}
+    )
+    wanted |= {"rules_renormalised": True} if "renormalize_logits" in rules else {}
+    wanted |= {"rules_first": "</s>"} if several else {}
     shutil.copytree(made.folder, given)
     change("generation_config.json", **rules)(given)
     languages = [one.strip("_") for one in made.languages] or ["en", "de"]
@@ -306,22 +353,27 @@ def test_rules_of_generate_hold_by_default(
     assert model_folder.read(out).settings == wanted
     task, model = load(out)
     model.make_generation_fast_()
-    sample, several = batch(made, task), bool(made.languages)
-    limits = Limits(**{"max_len_b": 60, "unnormalized": several} | wanted)
-    words, source = task.target_dictionary, sample["net_input"]["src_tokens"]
-    plain = made.generate(words, source, max_new_tokens=61)
-    for beam, decodings in ((1, ("greedy", "pgj", "self_draft")), (5, ("multiword_beam",))):
+    for beam, decodings in (
+        (1, ("greedy", "pgj", "self_draft")),
+        (5, ("multiword_beam", "self_draft")),
+    ):
+        limits = Limits(max_len_b=60, unnormalized=several and beam > 1)
         rest = {"length_penalty": 0.0 if several else 1.0} if beam > 1 else {}
         theirs = made.generate(words, source, num_beams=beam, max_new_tokens=61, **rules, **rest)
-        if beam == 1 and (family == "marian" or "no_repeat_ngram_size" in rules):
+        if beam == 1 and (family == "marian" or rules.keys() - {"min_length", "min_new_tokens"}):
             assert theirs != plain  # outputs of nllb's random weights are long without a rule
         for decoding in decodings:
-            flags = {"decoding": decoding} | ({"beam": beam} if beam > 1 else {})
-            ours = tokens(decode(task, [model], sample, limits, **flags))
-            pairs = list(zip(ours, theirs, strict=True))
-            if beam > 1:  # at the limit generate scores </s> as 0
-                pairs = [pair for pair in pairs if max(map(len, pair)) < 61]
-            assert pairs and all(got == wanted for got, wanted in pairs), flags
+            for engine in ("native", "torch"):
+                if decoding == "self_draft" and engine == "torch":
+                    continue  # which would draft in the dtype that it verifies in
+                flags = wanted | {"decoding": decoding, "engine": engine}
+                flags |= {"beam": beam} if beam > 1 else {}
+                ours = tokens(decode(task, [model], sample, limits, **flags))
+                pairs = list(zip(ours, theirs, strict=True))
+                if beam > 1:  # at the limit generate scores </s> as 0
+                    pairs = [pair for pair in pairs if max(map(len, pair)) < 61]
+                endless = rules.get("no_repeat_ngram_size") == 1  # nllb's </s> is read at first
+                assert (pairs or endless) and all(got == want for got, want in pairs), flags
 
 
 @pytest.mark.parametrize(
@@ -346,8 +398,8 @@ def test_settings_of_generate_are_those_that_transformers_reads(
     sample, words = batch(made, task), task.target_dictionary
     theirs = dataclasses.replace(made, model=type(made.model).from_pretrained(given))
     wanted = theirs.generate(words, sample["net_input"]["src_tokens"], max_new_tokens=41)
-    limits = Limits(**{"max_len_b": 40} | model_folder.read(tmp_path / "out").settings)
-    assert tokens(decode(task, [model], sample, limits, decoding="greedy")) == wanted
+    flags = {"decoding": "greedy"} | model_folder.read(tmp_path / "out").settings
+    assert tokens(decode(task, [model], sample, Limits(max_len_b=40), **flags)) == wanted
 
 
 def few_sentences(folder: Path, monkeypatch: Any) -> None:

@@ -63,9 +63,9 @@ def imported(given: Path, out: Path, *flags: str) -> Any:
     return fairseq_paradec.load(out)
 
 
-def outputs(model: Any, lines: Sequence[str], beam: int = 1) -> list[list[str]]:
+def outputs(model: Any, lines: Sequence[str], beam: int = 1, **rules: Any) -> list[list[str]]:
     """The words of the best outputs of plain text, without `</s>`, greedy with a beam of 1."""
-    options: dict[str, Any] = {"max_len_b": LONGEST, "decoding": "greedy"}
+    options: dict[str, Any] = {"max_len_b": LONGEST, "decoding": "greedy"} | rules
     if beam > 1:
         options |= {"decoding": "beam", "beam": beam}
     read = [model.sources.encode_line(model.processing.encode(line)) for line in lines]
@@ -131,6 +131,25 @@ def test_the_demo_comes_back_from_every_type(form: str, tmp_path: Path, capsys: 
         there = demo()[1].state_dict()
         own = model.core.model.weights
         assert all(np.array_equal(there[n].numpy(), w) for n, w in own.items() if ".layers." in n)
+
+
+def test_rules_are_those_of_ctranslate2(tmp_path: Path, capsys: Any) -> None:
+    """Of the demo, by greedy search: what others are, docs/importing.md says."""
+    folder = save(demo_spec()(), tmp_path / "there")
+    model, judge, lines = imported(folder, tmp_path / "out", *SPACE), Judge(folder), demo_lines()
+    free = judge.translate(lines, 1, LONGEST)
+    for rules in (
+        {"repetition_penalty": 9.0},
+        {"repetition_penalty": 0.2, "no_repeat_ngram_size": 2},
+        {"suppress_sequences": [["Ein"], *(words[1:3] for words in free)]},
+    ):
+        theirs = judge.translate(lines, 1, LONGEST, **rules)
+        if "suppress_sequences" in rules:
+            rules = {"suppress_sequences": "\n".join(map(" ".join, rules["suppress_sequences"]))}
+        ours = outputs(model, lines, **rules)
+        for a, b in zip(ours, theirs, strict=True):
+            assert a[:LONGEST] == b[:LONGEST], rules
+        assert ours != free
 
 
 def test_int8_computes_with_the_integers_of_the_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support import foreign
 from support.builders import DEMO
 from support.commands import Spoil, alone, lose, put
@@ -338,9 +338,56 @@ def test_a_selftest_passes(tmp_path: Path, capsys: Any, monkeypatch: Any) -> Non
     assert "sources 8 of 8" in said
 
 
+@pytest.mark.parametrize("start", [7, None])
+def test_outputs_begin_as_generate_does(start: int | None, tmp_path: Path) -> None:
+    """generation_config.json's first input goes before that of config.json."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    folder = shutil.copytree(saved("t5")[0], tmp_path / "folder")
+    about = {"decoder_start_token_id": start, "eos_token_id": 1, "pad_token_id": 0}
+    (folder / "generation_config.json").write_text(json.dumps(about))
+    assert main(["import", str(folder), str(tmp_path / "out"), *PAIR]) == 0
+    there, translator = There("t5"), fairseq_paradec.load(tmp_path / "out")
+    there.model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    if start is None:  # which generate itself refuses
+        there.model.generation_config.decoder_start_token_id = 0
+    rows = there.read(FEW)
+    found = decode(translator, rows, decoding="self_draft")
+    assert found == there.generate(rows, 1)
+    assert (found == There("t5").generate(rows, 1)) == (start is None)
+
+
+def test_settings_of_generate_that_are_not_read_are_named(tmp_path: Path, caplog: Any) -> None:
+    folder = shutil.copytree(saved("t5")[0], tmp_path / "folder")
+    put_settings = (folder / "generation_config.json").write_text
+    for given, named in (
+        ({"forced_bos_token_id": 9}, "forced_bos_token_id is 9 and not read"),
+        ({"eos_token_id": [1, 20]}, "eos_token_id is [1, 20] and not read"),
+        ({"eos_token_id": 20}, "eos_token_id is 20 and not read"),
+        ({"eos_token_id": [1]}, ""),
+        ({"eos_token_id": 1, "forced_bos_token_id": None}, ""),
+    ):
+        put_settings(json.dumps(given))
+        caplog.clear()
+        hugging_face.read(folder, "en", "de")
+        said = [record.getMessage() for record in caplog.records]
+        assert (len(said) == 1 and named in said[0]) if named else not said, said
+
+
 def change(**settings: Any) -> Spoil:
     """A step that changes config.json."""
     return put("config.json", lambda was: json.dumps(json.loads(was) | settings).encode())
+
+
+def whole_numbers(name: str) -> Spoil:
+    """A step that makes a weight's numbers whole ones."""
+
+    def spoil(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        weights[name] = weights[name].to(torch.int64)
+        save_file(weights, folder / "model.safetensors")
+
+    return spoil
 
 
 BAD: list[tuple[str, Any, list[str], str]] = [
@@ -358,6 +405,10 @@ BAD: list[tuple[str, Any, list[str], str]] = [
     ("t5", change(num_decoder_layers=0), PAIR, "num_decoder_layers|got 0"),
     ("t5", change(vocab_size=1 << 30), PAIR, "model.safetensors|(170, 24)|1073741824"),
     ("t5", change(layer_norm_epsilon="x"), PAIR, "layer_norm_epsilon|'x'"),
+    ("t5", change(layer_norm_epsilon=0), PAIR, "layer_norm_epsilon|got 0|above 0"),
+    ("t5", change(decoder_start_token_id=True), PAIR, "decoder_start_token_id|True|0 to 169"),
+    ("t5", whole_numbers("shared.weight"), PAIR, "embeddings of int64|fractions"),
+    ("mt5", whole_numbers("lm_head.weight"), PAIR, "embeddings of int64|fractions"),
     ("t5", change(feed_forward_proj="gated-mish"), PAIR, "feed_forward_proj|gated-mish|gated-gelu"),
     ("t5", change(feed_forward_proj="gated-gelu"), PAIR, "layers.0.fc|got none"),
     ("t5", change(pad_token_id=500), PAIR, "pad_token_id|500|0 to 169"),

@@ -3,15 +3,21 @@
 
 #include "stack.h"
 
-// fairseq's limits that hold everywhere; see TokenRules.
+// The rules of the search that hold everywhere; see TokenRules.
 struct Rules {
     int64_t pad, unknown, end;
+    int64_t first;  // read before a text, if has_first
     float unknown_penalty, temperature;
+    float penalty;  // of tokens that a text has; 1: none
+    int of_logits;  // whether the penalty is of logits; else of log-probabilities
     const int64_t* suppressed;
-    int num_suppressed;
+    const int64_t* sequences;       // one behind the other; the last token of each may not complete it
+    const int32_t* sequence_sizes;  // at least 1
+    int num_suppressed, num_sequences;
     int ngram;
+    int has_first;
     int renormalised;  // whether log-probabilities are of the allowed tokens; else of all
-    bool read_texts() const { return ngram > 0; }
+    bool read_texts() const { return ngram > 0 || penalty != 1 || num_sequences > 0; }
 };
 
 // The tokens before a position: a text, and what follows it.
@@ -22,15 +28,53 @@ struct Before {
     int64_t at(int i) const { return i < length ? text[i] : more[i - length]; }
 };
 
+// A text as rules read it.
+struct Read {
+    const Rules& rules;
+    const Before& before;
+    int count() const { return rules.has_first + before.count(); }
+    int64_t at(int i) const { return i < rules.has_first ? rules.first : before.at(i - rules.has_first); }
+};
+
 // Call with each token that would repeat an n-gram behind a text.
 template <class Take>
-inline void find_repeats(const Before& text, int size, const Take& take) {
+inline void find_repeats(const Read& text, int size, const Take& take) {
     const int same = size - 1, last = text.count() - same;
     for (int first = 0; first < last; ++first) {
         int i = 0;
         while (i < same && text.at(first + i) == text.at(last + i)) ++i;
         if (i == same) take(text.at(first + same));
     }
+}
+
+// Call with each token that would complete a forbidden sequence behind a text.
+template <class Take>
+inline void find_completed(const Read& text, const Take& take) {
+    const int64_t* sequence = text.rules.sequences;
+    for (int s = 0; s < text.rules.num_sequences; ++s) {
+        const int same = text.rules.sequence_sizes[s] - 1, last = text.count() - same;
+        int i = 0;
+        while (last >= 0 && i < same && text.at(last + i) == sequence[i]) ++i;
+        if (i == same) take(sequence[same]);
+        sequence += same + 1;
+    }
+}
+
+// Lower the scores of a text's tokens, each once however often it is there; `offset` is taken off before.
+inline void penalise(const Read& text, float* y, int count, float offset) {
+    static thread_local std::vector<float> lowered;
+    const float by = text.rules.penalty;
+    lowered.resize(text.count());
+    const auto each = [&](const auto& take) {
+        for (int i = 0; i < text.count(); ++i) {
+            if (text.at(i) < count) take(lowered[i], y[text.at(i)]);
+        }
+    };
+    each([&](float& to, float score) {
+        score -= offset;
+        to = (score < 0 ? score * by : score / by) + offset;
+    });
+    each([](float from, float& score) { score = from; });
 }
 
 // Limits of one position, as bits.
@@ -40,7 +84,7 @@ enum : uint8_t { NO_END = 1, ONLY_END = 2, NOT_SUPPRESSED = 4 };
 struct Choices {
     const uint8_t* limits;  // N
     const int64_t* forced;  // N, the only token allowed; <pad>: any
-    const Before* before;   // N, read if the rules read texts
+    const Before* before;   // N, read if the rules read texts; null: they do not
     const int64_t* drafted;
     int64_t* best;          // N x count, the best tokens, the best first
     float* score;           // N x count, their log-probabilities, or unnormalised scores
@@ -118,8 +162,13 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
     if (rules.temperature != 1) {
         for (int v = 0; v < width; v += LANES) store(y + v, load(y + v) / rules.temperature);
     }
-    const auto offset_of = [&] { return to.normalised ? log_sum(y, width) : nan_among(y, width); };
-    float offset = rules.renormalised ? 0 : offset_of();
+    const bool penalises = rules.penalty != 1, needs_sum = penalises && !rules.of_logits;
+    const Before nothing{};
+    const Read text{rules, to.before == nullptr ? nothing : to.before[i]};
+    if (penalises && rules.of_logits) penalise(text, y, count, 0);
+    const auto offset_of = [&] { return to.normalised || needs_sum ? log_sum(y, width) : nan_among(y, width); };
+    float offset = rules.renormalised && !needs_sum ? 0 : offset_of();
+    if (needs_sum) penalise(text, y, count, offset);
     const auto forbid = [&](int64_t token) {
         if (token < count) y[token] = -INFINITY;
     };
@@ -131,11 +180,15 @@ inline void choose_one(const Rules& rules, const Choices& to, int i, float* y, i
     const uint8_t limits = to.limits == nullptr ? 0 : to.limits[i];
     const bool is_forced = to.forced != nullptr && to.forced[i] != rules.pad;
     forbid(rules.pad);
-    if (rules.unknown < count) y[rules.unknown] -= rules.unknown_penalty;
+    const bool is_told = rules.renormalised && is_forced;  // by CTranslate2's rules, which forbid no <unk> there
+    if (rules.unknown < count && !is_told) y[rules.unknown] -= rules.unknown_penalty;
     if (limits & NO_END) forbid(rules.end);
     if (is_forced) only(to.forced[i]);
     if (limits & ONLY_END) only(rules.end);
-    if (rules.ngram > 0 && !is_forced && !(limits & ONLY_END)) find_repeats(to.before[i], rules.ngram, forbid);
+    if (!is_forced && !(limits & ONLY_END)) {
+        if (rules.ngram > 0) find_repeats(text, rules.ngram, forbid);
+        find_completed(text, forbid);
+    }
     if (!(limits & NOT_SUPPRESSED)) {
         for (int s = 0; s < rules.num_suppressed; ++s) forbid(rules.suppressed[s]);
     }

@@ -232,13 +232,14 @@ class DraftLoop {
 
     // The limits of one position, as TokenRules has them.
     void limit(const Row& row, int position, uint8_t& bit, int64_t& only) const {
-        const bool begins = position < how.forced_length;
+        const int last = std::min((int)row.prefix.size(), row.entry.limit);
+        only = position < last ? row.prefix[position] : rules.pad;
+        // By CTranslate2's rules a text's own prefix overrides other limits; by fairseq's the batch's width does.
+        const bool begins = rules.renormalised ? only != rules.pad : position < how.forced_length;
         bit = 0;
         if (!begins && position < how.min_length) bit |= NO_END;
         if (position >= row.entry.limit) bit |= ONLY_END;
         if (begins) bit |= NOT_SUPPRESSED;
-        const int last = std::min((int)row.prefix.size(), row.entry.limit);
-        only = position < last ? row.prefix[position] : rules.pad;
     }
 
     // List what is before a position: what is written, and the first `drafted` tokens of the draft.

@@ -71,9 +71,10 @@ std::string layout() {
            AT(Chunk, depths) + AT(Chunk, sees) + AT(Chunk, tree) +
            SIZE(Store) + AT(Store, keys) + AT(Store, values) + AT(Store, layers) + AT(Store, rows) +
            AT(Store, slots) + AT(Store, lengths) +
-           SIZE(Rules) + AT(Rules, pad) + AT(Rules, unknown) + AT(Rules, end) + AT(Rules, unknown_penalty) +
-           AT(Rules, temperature) + AT(Rules, suppressed) + AT(Rules, num_suppressed) + AT(Rules, ngram) +
-           AT(Rules, renormalised) +
+           SIZE(Rules) + AT(Rules, pad) + AT(Rules, unknown) + AT(Rules, end) + AT(Rules, first) +
+           AT(Rules, unknown_penalty) + AT(Rules, temperature) + AT(Rules, penalty) + AT(Rules, of_logits) +
+           AT(Rules, suppressed) + AT(Rules, sequences) + AT(Rules, sequence_sizes) + AT(Rules, num_suppressed) +
+           AT(Rules, num_sequences) + AT(Rules, ngram) + AT(Rules, has_first) + AT(Rules, renormalised) +
            SIZE(Before) + AT(Before, text) + AT(Before, more) + AT(Before, length) + AT(Before, more_length) +
            SIZE(Writing) + AT(Writing, counts) + AT(Writing, most) + AT(Writing, least) +
            AT(Writing, normalised) + AT(Writing, limits) + AT(Writing, forced) + AT(Writing, before) +
@@ -87,7 +88,7 @@ std::string layout() {
            SIZE(Extended) + AT(Extended, scores) + AT(Extended, parents) + AT(Extended, words) +
            AT(Extended, word_scores) +
            SIZE(Search) + AT(Search, sentences) + AT(Search, beam) + AT(Search, room) + AT(Search, early) +
-           AT(Search, candidates) +
+           AT(Search, enough) + AT(Search, candidates) +
            AT(Search, words_a_step) + AT(Search, pairs) + AT(Search, starts) + AT(Search, divisors) +
            AT(Search, limits) + AT(Search, most) + AT(Search, bits) + AT(Search, forced) + AT(Search, passes) +
            AT(Search, counts) + AT(Search, lengths) + AT(Search, totals) + AT(Search, words) + AT(Search, scores) +

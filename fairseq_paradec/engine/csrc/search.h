@@ -12,7 +12,8 @@ struct Search {
     int sentences, beam;
     int room;                         // of a sentence's hypotheses: `beam`, as many as fairseq's search keeps; or
                                       // more, where all that a step ends are kept, as by CTranslate2's
-    int early;                        // then a sentence ends with its best hypothesis and so many; 0: with `beam`
+    int early;                        // then a sentence ends with its best hypothesis and so many; 0: with `enough`
+    int enough;
     int candidates;                   // words that a hypothesis may go on with
     int words_a_step;                 // z
     int pairs;                        // whether a step's words are a pair
@@ -304,7 +305,7 @@ class BeamSearch : public Resumable {
             tree.may_end -= (int)std::count_if(ended, ended + count, [](float v) { return std::isfinite(v); });
             return tree.may_end <= 0;
         }
-        return to.early > 0 ? tree.best_ended && found >= to.early : found >= to.beam;
+        return to.early > 0 ? tree.best_ended && found >= to.early : found >= to.enough;
     }
 
     void add_slots() {

@@ -38,8 +38,9 @@ class Searching(NamedTuple):
     # its length with ``</s>``; None: as they are
     divisor: Callable[[int], float] | None = None
     # CTranslate2's rules: all hypotheses that a step ends are kept; and a sentence ends with its
-    # best one and so many, 0: with ``beam``. None: fairseq's rules
+    # best one and so many, 0: with ``enough``. None: fairseq's rules
     early: int | None = None
+    enough: int = 0
     pairs: bool = False  # a step's two words are a pair, which imamura2020's search extends by
 
 
@@ -57,7 +58,10 @@ class _Tables:
         self._limits, sentences = array_of([row.limit for row in at.rows]), len(at.rows)
         z, beam = len(how.starts), how.beam
         self.most = most = (max(self._limits) // z + 1) * z  # </s> follows the last word
-        _check_memory(sentences, how, caches, most, depth)
+        room = beam
+        if how.early is not None:  # a step may end a beam more than the last one left missing
+            room = min(max(how.early, how.enough) + beam, beam * most)
+        _check_memory(sentences, room, how, caches, most, depth)
         self._starts = (ctypes.c_int64 * z)(*how.starts)
         self._divisors = None
         if how.divisor is not None:
@@ -66,7 +70,6 @@ class _Tables:
         where = at.limits(most)
         self._bits, self._forced = bits_of(where), forced_of(where)
         self.passes, self.counts = np.empty((2, sentences), np.int32)
-        room = beam if how.early is None else 2 * beam
         self.lengths = np.empty((sentences, room), np.int32)
         self.totals = np.empty((sentences, room), np.float32)
         self.words = np.empty((sentences, room, most), np.int64)
@@ -76,6 +79,7 @@ class _Tables:
             beam=beam,
             room=room,
             early=how.early or 0,
+            enough=how.enough,
             candidates=how.candidates,
             words_a_step=z,
             pairs=how.pairs,
@@ -162,12 +166,18 @@ def native_search_drafts(
 
 
 def _check_memory(
-    sentences: int, how: Searching, caches: Sequence[NativeWeights], most: int, depth: int
+    sentences: int,
+    room: int,
+    how: Searching,
+    caches: Sequence[NativeWeights],
+    most: int,
+    depth: int,
 ) -> None:
     """Refuse a beam whose first pass does not fit into memory.
 
     Args:
         sentences: S.
+        room: of the hypotheses that a sentence keeps.
         how: the search goes.
         caches: the models that have caches.
         most: words of the longest hypothesis.
@@ -181,7 +191,7 @@ def _check_memory(
     keys = sum(w.stack.num_layers * w.stack.heads * w.stack.head_size for w in caches)
     words = 12  # bytes of a word and its score
     check_memory(
-        sentences * nodes * (8 * keys + how.candidates * words) + rows * most * words, rows
+        sentences * (nodes * (8 * keys + how.candidates * words) + room * most * words), rows
     )
 
 

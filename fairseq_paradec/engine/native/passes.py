@@ -287,12 +287,19 @@ def rules_of(rules: TokenRules) -> Rules:
         pad=rules.pad,
         unknown=rules.unk,
         end=rules.eos,
+        first=rules.first or 0,
         unknown_penalty=rules.unk_penalty,
         temperature=rules.temperature,
+        penalty=rules.penalty,
+        of_logits=rules.of_logits,
         suppressed=address_of(rules.suppressed_tokens),
+        sequences=address_of(rules.sequence_tokens),
+        sequence_sizes=address_of(rules.sequence_sizes),
         num_suppressed=len(rules.suppressed),
+        num_sequences=len(rules.sequences),
         ngram=rules.ngram,
-        renormalised=rules.as_ctranslate2 > 0,
+        has_first=rules.first is not None,
+        renormalised=rules.renormalised,
     )
 
 
@@ -315,8 +322,7 @@ def texts_of(at: Positions, width: int) -> Texts | None:
     """Return what is before each position of chunks of ``width``; None: no rule reads it."""
     if not at.rules.read_texts:
         return None
-    nothing: list[list[int]] = [[]] * width
-    return Texts([text for texts in at.texts() for text in [*texts, *nothing][:width]])
+    return Texts([text for texts in at.texts(width) for text in texts])
 
 
 def bits_of(limits: Limits) -> np.ndarray | None:

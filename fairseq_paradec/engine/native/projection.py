@@ -47,11 +47,15 @@ class NativeProjection(NamedTuple):
 
         return torch.from_numpy(self._log_probs(hidden, temperature))
 
-    def _log_probs(self, hidden: np.ndarray, temperature: float) -> np.ndarray:
-        """Return log-probabilities of all words: B×R×D -> B×R×V."""
+    def _log_probs(
+        self, hidden: np.ndarray, temperature: float, at: Positions | None = None
+    ) -> np.ndarray:
+        """Return log-probabilities of all words, of logits under a penalty: B×R×D -> B×R×V."""
         scores = self.linear(self.read(hidden))
         if temperature != 1.0:
             scores /= temperature
+        if at is not None and at.rules.of_logits:
+            at.penalise(scores)
         scores -= scores.max(-1, keepdims=True)
         scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
         return scores
@@ -59,7 +63,7 @@ class NativeProjection(NamedTuple):
     def choose(self, hidden: np.ndarray, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see Projection."""
         if (sampling := at.rules.sampling) is not None:
-            log_probs = self._log_probs(hidden, at.rules.temperature)
+            log_probs = self._log_probs(hidden, at.rules.temperature, at)
             return choose_by_draws(log_probs, at, sampling, draft)
         return native_choose(self.linear, self.read(hidden), at, draft)
 

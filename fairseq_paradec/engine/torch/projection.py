@@ -46,6 +46,19 @@ class Projection(NamedTuple):
         states = torch.as_tensor(hidden)  # before an adaptive softmax they are native passes'
         return states if self.first is None else self.first(states)
 
+    def _log_probs_at(self, hidden: Any, at: Positions) -> Tensor:
+        """Return log-probabilities, of logits under the rules' penalty if it is of logits."""
+        if not at.rules.of_logits:
+            return self._log_probs(hidden, at.rules.temperature)
+        return F.log_softmax(self._penalised(hidden, at), dim=-1)
+
+    def _penalised(self, hidden: Any, at: Positions) -> Tensor:
+        """Return logits under the rules' penalty."""
+        logits = self.linear(hidden) / at.rules.temperature
+        logits = logits.to(_score_dtype(logits))
+        at.penalise(logits)
+        return logits
+
     def _log_probs(self, hidden: Any, temperature: float) -> Tensor:
         """Return log-probabilities for what the projection reads; see ``log_probs``."""
         if self.adaptive_softmax is not None:
@@ -60,18 +73,18 @@ class Projection(NamedTuple):
 
     def choose(self, hidden: Any, at: Positions, draft: np.ndarray | None = None) -> Scored:
         """Choose the next token at every position; see ``choices.choose``."""
-        return choose(self._log_probs(self.read(hidden), at.rules.temperature), at, draft)
+        return choose(self._log_probs_at(self.read(hidden), at), at, draft)
 
     def choose_traced(
         self, hidden: Any, at: Positions, draft: np.ndarray | None
     ) -> tuple[Scored, Best]:
         """Choose, and return the best two tokens at every position; see ``choices``."""
-        scores = self._log_probs(self.read(hidden), at.rules.temperature)
+        scores = self._log_probs_at(self.read(hidden), at)
         return choose_traced(scores, at, draft)
 
     def best(self, hidden: Any, at: Positions, count: int) -> Best:
         """Return the best tokens at every position, and ``</s>``; see ``choices.best_of``."""
-        return best_of(self._log_probs(self.read(hidden), at.rules.temperature), at, count)
+        return best_of(self._log_probs_at(self.read(hidden), at), at, count)
 
     def draft(self, hidden: Any, at: Positions, normalised: bool = False) -> Scored:
         """Choose a token at every position; see ``choose``.
@@ -81,11 +94,13 @@ class Projection(NamedTuple):
             at: the positions.
             normalised: whether scores are log-probabilities.
         """
-        temperature = at.rules.temperature
-        draws = at.rules.sampling is not None
-        if normalised or draws or self.adaptive_softmax is not None:
-            return choose(self._log_probs(hidden, temperature), at)
-        scores = self.linear(hidden) / temperature
+        rules = at.rules
+        sums = rules.sampling is not None or (rules.penalty != 1 and not rules.of_logits)
+        if normalised or sums or self.adaptive_softmax is not None:
+            return choose(self._log_probs_at(hidden, at), at)
+        if rules.of_logits:
+            return choose(self._penalised(hidden, at), at)
+        scores = self.linear(hidden) / rules.temperature
         return choose(scores.to(_score_dtype(scores)), at)
 
     def candidates(self, hidden: Any, at: Positions, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +109,7 @@ class Projection(NamedTuple):
         Returns:
             B×K×N tokens and log-probabilities.
         """
-        return candidates(self._log_probs(hidden, at.rules.temperature), at, count)
+        return candidates(self._log_probs_at(hidden, at), at, count)
 
     @property
     def writes(self) -> bool:

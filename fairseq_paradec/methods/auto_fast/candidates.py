@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ...config import SEARCH_OPTIONS, DecodingConfig, flag
+from ...config import RULE_OPTIONS, SEARCH_OPTIONS, DecodingConfig, flag
 from ...registry import METHODS
 from ...variants import Offer
 
@@ -45,7 +45,7 @@ def candidates(
         model: the model, or the first of an ensemble.
     """
     with_budget = config.latency_budget_ms is not None
-    limits = {name: getattr(config, name) for name in SEARCH_OPTIONS}
+    limits = {name: getattr(config, name) for name in (*SEARCH_OPTIONS, *RULE_OPTIONS)}
     offered = []
     if with_budget:
         offered.append(Candidate(f"beam --beam {beam}", DecodingConfig("beam", **limits), BEAM))
@@ -75,7 +75,7 @@ def beam_candidates(
     config: DecodingConfig, drafters: Mapping[str, Drafter], model: Any
 ) -> list[Candidate]:
     """List the candidates of auto_fast with ``--beam``: first the plain search, then others."""
-    limits = {name: getattr(config, name) for name in SEARCH_OPTIONS}
+    limits = {name: getattr(config, name) for name in (*SEARCH_OPTIONS, *RULE_OPTIONS)}
     limits |= {"engine": config.engine, "engine_dtype": config.engine_dtype}
     plain = DecodingConfig("multiword_beam", **limits)
     offered = [Candidate(f"multiword_beam --beam {config.beam}", plain)]

@@ -13,7 +13,7 @@ from fairseq.data import data_utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 
-from ...config import SEARCH_OPTIONS, flag
+from ...config import RULE_FLAGS, SEARCH_OPTIONS, flag
 from ...errors import needs, option_error
 from .given import GIVEN
 from .patching import Function, around
@@ -142,7 +142,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         if not fits:
             raise option_error(flag(name), given, allowed)
         for key in read(given) if name == "model_overrides" else ():
-            if key in ("decoding", *SEARCH_OPTIONS):
+            if key in ("decoding", *SEARCH_OPTIONS, *RULE_FLAGS):
                 allowed = f"settings of the model; give {flag(key)}"
                 raise option_error("--model-overrides", key, allowed)
 

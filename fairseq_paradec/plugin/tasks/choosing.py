@@ -17,6 +17,7 @@ from ...methods.configure import (
     as_method,
     cannot_honour,
     check_auto,
+    check_rules,
     configure,
     for_models,
 )
@@ -82,6 +83,7 @@ class ChoosesMethod:
             if own is None or own.verifier.kind == TRANSFORMER:
                 return super().build_generator(models, args)  # type: ignore[misc]
         if config.decoding in STOCK_DECODINGS and not ours:
+            check_rules(config)
             for name in ("print_step", "retain_iter_history"):
                 if getattr(args, name, False):  # fairseq ends with a KeyError
                     raise UsageError(

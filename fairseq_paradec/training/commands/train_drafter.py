@@ -79,6 +79,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "block 12,000 or 50,000; at most 60 times through the text)",
     )
     add("--seed", type=number, default=1, help="(default: 1)")
+    arguments.declare_languages(parser)
     add("--device", choices=("cpu", "cuda"), help="(default: cuda if there is one)")
     add("--threads", type=arguments.number_of_threads, help="CPU threads (default: torch's)")
 
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     for path in args.text:
         if not path.is_file():
             raise option_error("--text", str(path), "a text file")
-    args.model = folder_of(args.model)
+    args.model = folder_of(args.model, args.source_language, args.target_language)
     folder = model_folder.read(args.model)
     args.save_dir = args.save_dir or args.model.absolute().with_name(args.model.name + ".drafter")
     if ":" in str(args.save_dir):

@@ -107,6 +107,7 @@ def read(given: Path, source: str | None, target: str | None, splitting: Splitti
         target=pair[1],
         start=parts.start,
         words=words,
+        search={"rules_of": "ctranslate2", "rules_renormalised": True},
         source_end=bool(config["add_source_eos"]) or of_transformers,
         **model,
         **text,

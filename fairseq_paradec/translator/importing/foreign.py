@@ -40,6 +40,8 @@ class Foreign:
     codes: Path | None = None  # of subword_nmt's BPE
     tokenizer: str | None = None  # fairseq's --tokenizer; None: none
     search: Mapping[str, Any] = field(default_factory=dict)  # fairseq's options of the search
+    # sequences of target words, by number, that are not written one behind the other
+    forbidden: Sequence[Sequence[int]] = ()
     source_end: bool = True  # whether the encoder reads </s> behind a source
     notes: Sequence[str] = ()  # lines about what became of it, for whoever imports it
     before: Sequence[str] = ()  # words that precede every source

@@ -12,7 +12,7 @@ from ...model.weights import as_fp32
 from . import t5
 from .files import added_tokens, ordinary_tokens, read_json, read_weights, whole_number
 from .foreign import NEVER, Foreign, learned_positions, options_of, sinusoids
-from .generation import left_out, search_of, settings_of
+from .generation import forbidden_of, left_out, search_of, settings_of
 from .vocabulary import (
     M2M_100,
     check_pieces,
@@ -89,6 +89,7 @@ def read(folder: Path, source: str | None = None, target: str | None = None) -> 
         target=pair[1],
         settings=_options(file, config),
         search=search_of(generate, given),
+        forbidden=forbidden_of(generate, config, given, len(tables["bias"])),
         layers=_layers(config, weights),
         start=config["decoder_start_token_id"],
         **tables,

@@ -14,7 +14,7 @@ from ...model.weights import as_fp32
 from ...text.bpe import load_sentencepiece
 from .files import added_tokens, ordinary_tokens, read_weights, whole_number
 from .foreign import NEVER, Foreign
-from .generation import left_out, search_of, settings_of
+from .generation import forbidden_of, left_out, search_of, settings_of
 from .vocabulary import require_languages, words_of
 
 #: The families by ``model_type`` of config.json. MADLAD-400 and flan-T5 are ``t5``.
@@ -74,10 +74,15 @@ def read(file: Path, config: Mapping[str, Any], source: str | None, target: str 
     sides = _sides(file, config, sizes)
     pair = require_languages(source, target)
     generate, given = settings_of(file, config)
-    absent = left_out(generate, config, given)
+    special = {"pad_token_id": 0, "eos_token_id": 1} | dict(config)
+    absent = left_out(generate, special, given, "forced_bos_token_id")
     weights_file, weights = read_weights(file.parent)
     tables = _tables(weights_file, weights, sizes)
-    start = config.get("decoder_start_token_id")
+    starts = (each.get("decoder_start_token_id") for each in (given, config))
+    start = next((one for one in starts if one is not None), special["pad_token_id"])
+    if type(start) is not int:
+        allowed = f"a number from 0 to {sizes['vocab_size'] - 1}"
+        raise option_error(f"{generate}: decoder_start_token_id", start, allowed)
     bias = np.zeros(sizes["vocab_size"], np.float32)
     if type(absent) is int and absent in range(len(bias)):
         bias[absent] = NEVER
@@ -87,11 +92,12 @@ def read(file: Path, config: Mapping[str, Any], source: str | None, target: str 
         target=pair[1],
         settings={},
         search=search_of(generate, given),
+        forbidden=forbidden_of(generate, special, given, len(bias)),
         sides=sides,
         layers=_layers(config, weights, sizes["d_model"]),
         embeddings=tables,
         bias=bias,
-        start=config.get("pad_token_id", 0) if start is None else start,
+        start=start,
         **_text(file, config, pair, sizes["vocab_size"]),
     )
 
@@ -105,8 +111,8 @@ def _sides(
         UsageError: a setting is unknown.
     """
     epsilon = config.get("layer_norm_epsilon", 1e-6)
-    if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
-        raise option_error(f"{file}: layer_norm_epsilon", epsilon, "a number from 0 up, below 1")
+    if type(epsilon) not in (int, float) or not 0 < epsilon < 1:
+        raise option_error(f"{file}: layer_norm_epsilon", epsilon, "a number above 0, below 1")
     default = "relu" if config["model_type"] == "t5" else "gated-gelu"
     hidden = config.get("feed_forward_proj", default)
     if hidden not in tuple(_ACTIVATIONS):
@@ -206,6 +212,8 @@ def _tables(
         if table.shape != wanted:
             given = f"embeddings of size {table.shape}"
             raise option_error(str(file), given, f"{wanted}, as config.json says")
+        if table.dtype.kind in "biu":
+            raise option_error(str(file), f"embeddings of {table.dtype}", "numbers with fractions")
     return read, read, written
 
 

@@ -3,9 +3,10 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from ...errors import option_error
-from ...model.dictionary import Dictionary
+from ...model.dictionary import PAD, Dictionary
 from ...model.model import Model
 from .. import model_folder
 from .foreign import Foreign, convert, dictionary_order, names
@@ -35,11 +36,24 @@ def write(model: Foreign, folder: Path) -> None:
         tokenizer=model.tokenizer,
         bpe=bpe,
         bpe_files=files,
-        # An output may be empty, which fairseq's default forbids.
-        settings={"min_len": 0} | {name: value for name, value in model.search.items() if value},
+        settings=_settings(model),
     )
     Model(architecture, weights).save(folder / about.model)
     model_folder.write(folder, about)
+
+
+def _settings(model: Foreign) -> dict[str, Any]:
+    """Return how the model is searched, by the options' names."""
+    order = dictionary_order(model.words[1])
+    words = Dictionary.of_words(names(model.words[1], order))
+    place = {number: words[i] for i, number in enumerate(order)}
+    # An output may be empty, which fairseq's default forbids.
+    settings = {"min_len": 0} | {name: value for name, value in model.search.items() if value}
+    first = None if model.start is None else order.index(model.start)
+    if settings.get("rules_of") == "transformers" and first not in (None, PAD):
+        settings["rules_first"] = place[model.start]
+    lines = [" ".join(place[number] for number in sequence) for sequence in model.forbidden]
+    return settings | ({"suppress_sequences": "\n".join(lines)} if lines else {})
 
 
 def _write_text(model: Foreign, folder: Path) -> tuple[str | None, dict[str, str]]:
