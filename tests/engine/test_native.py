@@ -130,7 +130,11 @@ def test_products_of_any_shape(form: str) -> None:
         found = product(weight, bias, x, form)
         want = wanted(weight, bias, x, form)
         # With bf16 instructions inputs are rounded, too; a half rounds to either side in int8.
-        near = {"fp32": 1e-5, "bf16": 8e-3, "int8": 5e-3, "int4": 5e-3, "int2": 5e-3}[form] * inputs**0.5 * 4
+        near = (
+            {"fp32": 1e-5, "bf16": 8e-3, "int8": 5e-3, "int4": 5e-3, "int2": 5e-3}[form]
+            * inputs**0.5
+            * 4
+        )
         torch.testing.assert_close(found.double(), want, atol=near, rtol=1e-5)
 
 

@@ -35,7 +35,7 @@ class NativeWeights(NamedTuple):
     """All that a native pass reads of a decoder."""
 
     stack: NativeStack  # its layers
-    # all layers' keys and values of the source in one map, (L·2·H·Dp)×C; None: another has the cache
+    # all layers' keys and values of the source in one map, (L·2·H·Dp)×C; None: it joins a cache
     source_keys: NativeMap | None
     projection: NativeMap | None  # to the vocabulary; None: it is no linear map
 

@@ -14,8 +14,8 @@ from ...threads import num_threads
 from .library import Heads, MapOf, NormOf, NormOfStack, halves, library
 from .shelf import Shelf
 
-#: How weights are kept: csrc's ``Form``. ``drafts``: of a model that drafts on another's encoder and
-#: cache, int4, and its projection int2.
+#: How weights are kept: csrc's ``Form``. ``drafts``: of a model that drafts on another's encoder
+#: and cache, int4, and its projection int2.
 FORMS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3, "int2": 4, "drafts": 3}
 
 #: csrc's ``Activation`` by fairseq's name.
@@ -43,7 +43,7 @@ class NativeMap:
         self.form, self.shelf = form, shelf  # a mapped file lives as long as its maps
         self._parts: tuple[NativeMap, ...] = ()
         if shelf is not None and shelf.reads:
-            at = shelf.place(*weight.shape, FORMS[form])
+            at = shelf.place(self.outputs, self.inputs, FORMS[form])
             self.address = library().paradec_map_at(at, *weight.shape, FORMS[form])
         else:
             weight, bias = plain(weight), None if bias is None else plain(bias)
@@ -54,7 +54,7 @@ class NativeMap:
             raise MemoryError("no room for packed weights")
         weakref.finalize(self, library().paradec_map_free, self.address).atexit = False
         if shelf is not None and not shelf.reads:
-            room = shelf.room(*weight.shape, FORMS[form])
+            room = shelf.room(self.outputs, self.inputs, FORMS[form])
             library().paradec_map_write(self.address, room)
             shelf.keep(room)
 
