@@ -271,13 +271,14 @@ _ENTRIES = (
     ),
     Method(
         name="self_draft",
-        summary="the Transformer of --path drafts token by token in int8, and itself verifies",
+        summary="the Transformer of --path drafts token by token in int8, for int8 in 4 bits, and "
+        "itself verifies",
         decoder=".self_draft.SelfDraftDecoder",
         reads=("block_size", "adaptive_block", "drafter_dtype", "sampling", "beam"),
         defaults={"block_size": 20, "drafter_dtype": "int8", "beam": 1},
         beams=".beam_drafts.BeamSelfDraftDecoder",
         verifier=GLOBAL_TRANSFORMER,
-        candidates=variants.in_int8,
+        candidates=variants.in_fewer_bits,
         by_token=True,
     ),
     Method(

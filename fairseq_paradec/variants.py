@@ -5,7 +5,7 @@ Each function returns options of its method, without ``decoding`` and ``drafter_
 
 from typing import Any, NamedTuple
 
-from .model_checks import drafts_in_int8
+from .model_checks import drafts_for_itself
 
 OptionSets = list[dict[str, Any]]
 
@@ -19,6 +19,7 @@ class Offer(NamedTuple):
     block: int  # the block size of the drafter's training; 0 without a drafter
     vocabulary: int  # the target dictionary's size
     dtype: str | None  # ``--engine-dtype``
+    engine: str  # ``--engine``
     model: Any  # the model, or the first of an ensemble
 
 
@@ -27,9 +28,9 @@ def plain(offer: Offer) -> OptionSets:
     return [{}]
 
 
-def in_int8(offer: Offer) -> OptionSets:
+def in_fewer_bits(offer: Offer) -> OptionSets:
     """Return the candidates of ``self_draft``: none where drafts would be as dear as passes."""
-    return [{}] if drafts_in_int8(offer.dtype, offer.model) else []
+    return [{}] if drafts_for_itself(offer.dtype, offer.engine, offer.model) else []
 
 
 def sliding_windows(offer: Offer) -> OptionSets:

@@ -46,6 +46,7 @@ class ChunkScorer:
     Args:
         model: a Model, or a stock fairseq Transformer in evaluation mode.
         engine: what computes passes, and in which dtype; by default torch, in the model's.
+        joins: it drafts natively on the cache of a scorer in int8, and needs no encoder.
 
     Raises:
         UsageError: this class does not support the model.
@@ -62,8 +63,9 @@ class ChunkScorer:
     joined = False
     cache: Any
 
-    def __init__(self, model: Any, engine: Engine = PLAIN) -> None:
+    def __init__(self, model: Any, engine: Engine = PLAIN, joins: bool = False) -> None:
         self.engine = engine
+        self._joins = joins
         self.given = model
         self._joined_at: int | None = None
         self._watched: Any = None  # a Model's weights stay
@@ -98,7 +100,8 @@ class ChunkScorer:
         packed_or_reason: Packed | str
         level, name = logging.INFO, type(self.given).__name__
         try:
-            packed_or_reason = given if isinstance(given, str) else packed(given, dtype)
+            form = "drafts" if self._joins else dtype
+            packed_or_reason = given if isinstance(given, str) else packed(given, form)
         except NativeUnavailable as error:
             packed_or_reason, level = f"the native library is not there: {error}", logging.WARNING
         if isinstance(packed_or_reason, Packed):

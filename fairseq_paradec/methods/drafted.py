@@ -28,6 +28,7 @@ class DraftedDecoder(ParallelDecoder):
 
     def __init__(self, models: Sequence[Any], config: DecodingConfig, context: Context) -> None:
         super().__init__(models, config, context)
+        self.config = self.with_draft_dtype(self.config)
         drafter = context.drafter
         self.draft_engine = self.engine
         if self.config.drafter_dtype is not None:
@@ -42,6 +43,10 @@ class DraftedDecoder(ParallelDecoder):
             self.draft_scorer.model, config.drafter_shortlist, self.words
         )
         self.on_verifiers_encoder = self.shares_encoder(models, drafter)
+
+    def with_draft_dtype(self, config: DecodingConfig) -> DecodingConfig:
+        """Return options with the dtype of drafts for these models, unless it was given."""
+        return config
 
     @abc.abstractmethod
     def make_draft_scorer(self, drafter: Any) -> Any:
@@ -69,7 +74,7 @@ class DraftedDecoder(ParallelDecoder):
     def join(self, scorers: dict[Any, Any], record_tokens: bool) -> None:
         """Also share the drafter's scorer; see Decoder.join."""
         super().join(scorers, record_tokens)
-        name = f"drafts of {id(self.drafter)} in {self.draft_engine.dtype}"
+        name = f"drafts of {id(self.drafter)} in {self.draft_engine.dtype} for {self.engine.dtype}"
         self.draft_scorer = self._one_of(scorers, name, self.draft_scorer)
 
     def _encode_entering(self, source: Numbers) -> None:

@@ -169,7 +169,7 @@ def test_a_mistake_is_named(capsys):
         (["--mark", "x=gad:5:2"], "--mark 'gad:5' gad:8"),
         ([str(DEMO)], "DATA --arch-size"),
         (["--drafter-width", "33"], "--drafter-width 33 32"),
-        (["--decoder", "self_draft", "--engines", "native-int8"], "--engines 'native-int8' others"),
+        (["--decoder", "self_draft", "--engines", "torch-int8"], "--engines 'torch-int8' others"),
         (["--decoder", "self_draft", "--drafter-shortlist", "9"], "--drafter-shortlist 9 excludes"),
     ):
         try:

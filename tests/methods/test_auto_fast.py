@@ -21,6 +21,7 @@ from support.commands import PLUGIN, fairseq, succeed
 from support.trace_records import read
 
 from fairseq_paradec.decoding.acceptance import ExactMatch
+from fairseq_paradec.engine.native.library import halves
 from fairseq_paradec.engine.settings import Engine
 from fairseq_paradec.errors import UsageError
 from fairseq_paradec.methods.auto_fast import AutoFastDecoder
@@ -109,7 +110,8 @@ def test_candidates_follow_models_and_drafters():
     for models, flags, wanted in (
         ([model, model], {}, [*HGJ, SELF]),
         ([model], {"drafter_path": path}, [*HGJ, *GAD, SELF]),
-        ([headed], {"engine_dtype": "int8"}, [*HGJ, *OWN]),
+        ([headed], {"engine_dtype": "int8"}, [*HGJ, *([SELF] if halves() else []), *OWN]),
+        ([headed], {"engine_dtype": "int8", "engine": "torch"}, [*HGJ, *OWN]),
         ([headed, headed], {}, [*HGJ, SELF]),
         ([model], {"drafter_path": heads}, [*HGJ, SELF, *OWN]),
         ([headed], {"drafter_path": own_drafter}, [*HGJ, *GAD, SELF, *OWN]),

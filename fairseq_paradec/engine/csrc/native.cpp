@@ -51,7 +51,7 @@ Memory<float> make_table(const float* vectors, int count, int size) {
 }
 
 // The version of this interface: it goes up when a function or the meaning of a number changes.
-constexpr int32_t VERSION = 11;
+constexpr int32_t VERSION = 12;
 
 // The maps and norms of a layer, and the norms of a stack (layer -1), as paradec_stack_map and
 // paradec_stack_norm number them.
@@ -231,6 +231,16 @@ API int paradec_stack_norm(Stack* stack, int layer, int which, const float* weig
 
 API Linear* paradec_map_new(const float* weight, const float* bias, int outputs, int inputs, int form) try {
     return new Linear(pack(weight, bias, outputs, inputs, (Form)form));
+} catch (const std::bad_alloc&) {
+    return nullptr;
+}
+
+// Whether weights of 4 and 2 bits are fewer bytes than those of 8.
+API int paradec_halves() { return HALVES; }
+
+// A map in spans whose largest outputs are another's in int8; both must outlive it.
+API Linear* paradec_map_with_exact(const Linear* map, const Linear* exact) try {
+    return new Linear(with_exact(*map, *exact));
 } catch (const std::bad_alloc&) {
     return nullptr;
 }

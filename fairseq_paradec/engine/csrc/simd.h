@@ -131,3 +131,10 @@ inline vhalf to_bfloat16(vfloat value) {
 }
 
 inline uint16_t to_bfloat16(float value) { return to_bfloat16(splat(value))[0]; }
+
+inline float from_bfloat16(uint16_t half) {
+    const uint32_t bits = (uint32_t)half << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+}

@@ -84,6 +84,7 @@ inline void multiply(const Linear& map, const float* x, int stride, int rows, co
     if (rows == 0) return;
     lay_out(work.inputs, map, x, stride, rows);
     product(map, work.inputs, out, work.threads);
+    if (map.exact != nullptr) take_exact(map, work.inputs, out, work.threads);
 }
 
 // What a token of a tree sees: its own slot, and those of its mask.

@@ -35,7 +35,8 @@ class NativeWeights(NamedTuple):
     """All that a native pass reads of a decoder."""
 
     stack: NativeStack  # its layers
-    source_keys: NativeMap  # all layers' keys and values of the source in one map, (L·2·H·Dp)×C
+    # all layers' keys and values of the source in one map, (L·2·H·Dp)×C; None: it joins a cache
+    source_keys: NativeMap | None
     projection: NativeMap | None  # to the vocabulary; None: it is no linear map
 
 
@@ -81,10 +82,12 @@ class NativeCache:
         if counts is None:
             counts = np.full(batch, length, np.int32)
         pair, states = self._empty(batch, length), np.ascontiguousarray(states, np.float32)
+        keys = self._weights.source_keys
+        assert keys is not None, "a scorer that joins another's cache makes none"
         check(
             library().paradec_source(
                 self._stack.address,
-                self._weights.source_keys.address,
+                keys.address,
                 address_of(states),
                 states.shape[2],
                 length,

@@ -291,7 +291,7 @@ STRUCTURES = (
     *(Chunk, Store, Rules, Before, Writing, Choices, Step, Extended, Search, Searcher, Drafting),
     *(Drafted, Heads, Entry, Written, Reader, Until),
 )
-VERSION = 11
+VERSION = 12
 
 #: A call returns after so many milliseconds, so that Ctrl-C is noticed.
 AT_MOST = 50
@@ -342,6 +342,7 @@ class Returned(enum.IntEnum):
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_layout": (c_char_p, []),
     "paradec_lanes": (c_int, []),
+    "paradec_halves": (c_int, []),
     "paradec_allowed": (c_int, []),
     "paradec_stack_new": (c_void_p, [c_int, c_int, c_int, c_float, c_int]),
     "paradec_stack_free": (None, [c_void_p]),
@@ -351,6 +352,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "paradec_stack_map": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_int, c_int, c_int]),
     "paradec_stack_norm": (c_int, [c_void_p, c_int, c_int, c_void_p, c_void_p, c_float]),
     "paradec_map_new": (c_void_p, [c_void_p, c_void_p, c_int, c_int, c_int]),
+    "paradec_map_with_exact": (c_void_p, [c_void_p, c_void_p]),
     "paradec_packing": (c_char_p, []),
     "paradec_map_bytes": (c_size_t, [c_int, c_int, c_int]),
     "paradec_map_write": (None, [c_void_p, c_void_p]),
@@ -393,6 +395,12 @@ def library() -> Any:
     if isinstance(loaded, NativeUnavailable):
         raise loaded
     return loaded
+
+
+def halves() -> bool:
+    """Return whether weights of ``int4`` are fewer bytes than those of ``int8`` here."""
+    loaded = _load()
+    return not isinstance(loaded, NativeUnavailable) and bool(loaded.paradec_halves())
 
 
 def path() -> Path:

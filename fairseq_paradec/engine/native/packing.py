@@ -146,9 +146,10 @@ def _mapped(model: Model, form: str, path: Path) -> Packed | None:
 def _pack(model: Model, form: str, shelf: Shelf | None = None) -> Packed:
     """Pack a model's encoder and decoder, in the order of a file's maps."""
     architecture = model.architecture
-    encoder = NativeEncoder(model, form, shelf) if model.encodes else None
+    joins = form == "drafts"
+    encoder = NativeEncoder(model, form, shelf) if model.encodes and not joins else None
     stack = NativeStack(model, "decoder", form, shelf)
-    source_keys, linear = stack.source_keys(), None
+    source_keys, linear = None if joins else stack.source_keys(), None
     stack.finish()
     if not architecture.cutoffs:
         name = "decoder.output_projection"
@@ -156,7 +157,7 @@ def _pack(model: Model, form: str, shelf: Shelf | None = None) -> Packed:
         weight = sized((architecture.target_words, architecture.output_dim))
         if shelf is None or not shelf.reads:
             weight = model.weight(f"{name}.weight")
-        linear = NativeMap(weight, bias, form, shelf)
+        linear = NativeMap(weight, bias, "int2" if joins else form, shelf)
     return Packed(NativeWeights(stack, source_keys, linear), encoder)
 
 

@@ -26,7 +26,7 @@ class Shelf:
         form: a key of ``FORMS``.
         number: csrc's number of the form.
         content: the file's maps, read-only; None: it is being written.
-        maps: outputs and inputs of each map.
+        maps: outputs and inputs of each map, and the number of its form, if that is another.
     """
 
     def __init__(
@@ -50,24 +50,26 @@ class Shelf:
         """Whether maps come from the file."""
         return self.content is not None
 
-    def place(self, outputs: int, inputs: int) -> int:
-        """Return where the next map lies, which must have this size.
+    def place(self, outputs: int, inputs: int, number: int) -> int:
+        """Return where the next map lies, which must have this size and form.
 
         Raises:
             ValueError: the file's next map is another one.
         """
-        if self.maps[self._next : self._next + 1] != [[outputs, inputs]]:
+        if self.maps[self._next : self._next + 1] != [self._entry(outputs, inputs, number)]:
             raise ValueError("its maps are those of another model")
         at, self._next = self._first + self._place, self._next + 1
-        self._place += library().paradec_map_bytes(outputs, inputs, self.number)
+        self._place += library().paradec_map_bytes(outputs, inputs, number)
         return at
 
-    def room(self, outputs: int, inputs: int) -> ctypes.Array[ctypes.c_char]:
+    def room(self, outputs: int, inputs: int, number: int) -> ctypes.Array[ctypes.c_char]:
         """Return memory for the next map, to be given to ``keep``."""
-        self.maps.append([outputs, inputs])
-        return ctypes.create_string_buffer(
-            library().paradec_map_bytes(outputs, inputs, self.number)
-        )
+        self.maps.append(self._entry(outputs, inputs, number))
+        return ctypes.create_string_buffer(library().paradec_map_bytes(outputs, inputs, number))
+
+    def _entry(self, outputs: int, inputs: int, number: int) -> list[int]:
+        """Return what ``maps`` says of a map."""
+        return [outputs, inputs] if number == self.number else [outputs, inputs, number]
 
     def keep(self, written: ctypes.Array[ctypes.c_char]) -> None:
         """Keep a map for the file."""
@@ -108,16 +110,18 @@ def open_shelf(path: Path, form: str, number: int) -> Shelf | str:
     maps: Any = head.get("maps")
     if head.get("form") != form or not _are_sizes(maps):
         return "it is of another form"
-    if len(content) != start + sum(library().paradec_map_bytes(*sizes, number) for sizes in maps):
+    if len(content) != start + sum(
+        library().paradec_map_bytes(*[*sizes, number][:3]) for sizes in maps
+    ):
         return "it is cut short"
     return Shelf(form, number, content, maps, start)
 
 
 def _are_sizes(maps: Any) -> bool:
-    """Return whether a value is a list of pairs of sizes."""
+    """Return whether a value is a list of pairs of sizes, some with a form's number."""
     return isinstance(maps, list) and all(
         isinstance(sizes, list)
-        and len(sizes) == 2
+        and len(sizes) in (2, 3)
         and all(type(n) is int and 0 < n < _MOST for n in sizes)
         for sizes in maps
     )

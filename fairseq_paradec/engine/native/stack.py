@@ -3,6 +3,7 @@
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TypeAlias
 
 import numpy as np
@@ -10,11 +11,12 @@ import numpy as np
 from ...model.architecture import Layers
 from ...model.model import HeadWeights, Model
 from ...threads import num_threads
-from .library import Heads, MapOf, NormOf, NormOfStack, library
+from .library import Heads, MapOf, NormOf, NormOfStack, halves, library
 from .shelf import Shelf
 
-#: How weights are kept: csrc's ``Form``.
-FORMS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
+#: How weights are kept: csrc's ``Form``. ``drafts``: of a model that drafts on another's encoder
+#: and cache, int4, and its projection int2.
+FORMS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3, "int2": 4, "drafts": 3}
 
 #: csrc's ``Activation`` by fairseq's name.
 ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "gelu_accurate": 3, "tanh": 4, "swish": 5}
@@ -39,8 +41,9 @@ class NativeMap:
     ) -> None:
         self.outputs, self.inputs = weight.shape
         self.form, self.shelf = form, shelf  # a mapped file lives as long as its maps
+        self._parts: tuple[NativeMap, ...] = ()
         if shelf is not None and shelf.reads:
-            at = shelf.place(*weight.shape)
+            at = shelf.place(self.outputs, self.inputs, FORMS[form])
             self.address = library().paradec_map_at(at, *weight.shape, FORMS[form])
         else:
             weight, bias = plain(weight), None if bias is None else plain(bias)
@@ -51,9 +54,25 @@ class NativeMap:
             raise MemoryError("no room for packed weights")
         weakref.finalize(self, library().paradec_map_free, self.address).atexit = False
         if shelf is not None and not shelf.reads:
-            room = shelf.room(*weight.shape)
+            room = shelf.room(self.outputs, self.inputs, FORMS[form])
             library().paradec_map_write(self.address, room)
             shelf.keep(room)
+
+    def with_exact(self, exact: "NativeMap") -> "NativeMap":
+        """Return the map with its largest outputs taken from another one: both of one weight.
+
+        Args:
+            exact: in int8.
+        """
+        if self.form not in ("int4", "int2") or exact.form != "int8" or not halves():
+            return self
+        both = copy(self)
+        both._parts = self, exact  # whose memory it reads
+        both.address = library().paradec_map_with_exact(self.address, exact.address)
+        if both.address is None:
+            raise MemoryError("no room for packed weights")
+        weakref.finalize(both, library().paradec_map_free, both.address).atexit = False
+        return both
 
     def __call__(
         self, x: np.ndarray, out: np.ndarray | None = None, activation: int = 0
@@ -262,12 +281,13 @@ class NativeStack:
         """Pack a map, or take it from the file, which needs no weights."""
         where, shape = (self.address, layer, which), (*size, FORMS[self.form])
         if self.shelf is not None and self.shelf.reads:
-            library().paradec_stack_map_at(*where, self.shelf.place(*size), *shape)
+            at = self.shelf.place(*size, FORMS[self.form])
+            library().paradec_stack_map_at(*where, at, *shape)
             return
         weight, bias = map(plain_or_none, make())
         check(library().paradec_stack_map(*where, address_of(weight), address_of(bias), *shape))
         if self.shelf is not None:
-            room = self.shelf.room(*size)
+            room = self.shelf.room(*size, FORMS[self.form])
             library().paradec_stack_map_write(*where, room)
             self.shelf.keep(room)
 

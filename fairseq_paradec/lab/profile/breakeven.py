@@ -107,7 +107,8 @@ def make_decoders(pair: Pair, drafters: dict[str, str | None], asked: BreakEven)
         block_sizes = [0] if asked.beam else asked.block_sizes
         for decoder, block_size in product(drafters, block_sizes):
             method = METHODS[decoder]
-            offer = Offer(block_size, len(pair.task.target_dictionary), engine.dtype, pair.model)
+            words = len(pair.task.target_dictionary)
+            offer = Offer(block_size, words, engine.dtype, engine.kind, pair.model)
             if method.candidates is None or not method.candidates(offer):
                 continue
             own = {"decoding": decoder, "drafter_path": drafters[decoder]}
@@ -360,7 +361,7 @@ def _greedy(asked: BreakEven, journal: Journal) -> Table:
 def _in_words(pair: Pair, kind: str | None, dtype: str | None) -> str:
     """Say what drafts for a method with drafters of a kind, their weights in a dtype."""
     if kind is None:
-        return f"the model in {dtype or 'int8'}"
+        return f"the model in {dtype or 'int8 (for int8 in int4)'}"
     return "heads on the model" if kind == HEADS else sizes(pair.helper(kind))
 
 

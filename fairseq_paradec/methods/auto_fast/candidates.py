@@ -53,7 +53,7 @@ def candidates(
         if method.candidates is None or method.drafter not in (None, *drafters):
             continue
         block, path = drafters.get(method.drafter or "", Drafter(0, None))
-        offer = Offer(block, vocabulary, config.engine_dtype, model)
+        offer = Offer(block, vocabulary, config.engine_dtype, config.engine, model)
         base = DecodingConfig(**{"decoding": name, **method.defaults, **limits})
         base = replace(
             base, beam=1, drafter_path=path, engine=config.engine, engine_dtype=config.engine_dtype
@@ -85,7 +85,7 @@ def beam_candidates(
         if method.drafter not in (None, *drafters):
             continue
         _, path = drafters.get(method.drafter or "", Drafter(0, None))
-        if not method.candidates(Offer(0, 0, config.engine_dtype, model)):
+        if not method.candidates(Offer(0, 0, config.engine_dtype, config.engine, model)):
             continue
         for depth in DEPTHS:
             label = f"{name} --beam {config.beam} --block-size {depth}"
