@@ -173,6 +173,8 @@ def _of_html(text: str) -> Iterator[Piece]:
         name = _name(tag)
         if tag.startswith("<!--") or name in _POINTS:
             block.append(Atom(POINT, tag))
+        elif name == "br" and _is_inside(block[-NEAR:], text[at : at + NEAR]):
+            block += [Atom(POINT, tag), Atom(WORDS, "", " ")]
         elif is_opaque(tag, name):
             end = _end_of(text, name, at)
             raw = text[match.start() : end]
@@ -190,6 +192,30 @@ def _of_html(text: str) -> Iterator[Piece]:
             block = []
             yield tag
     yield tuple(block)
+
+
+#: Atoms before a line break, and letters behind it, that say whether it is inside a sentence.
+NEAR = 200
+#: What ends a sentence or a part of one, so that a line break behind it is none inside.
+_ENDING = re.compile(r"[.!?…:;。！？：；][\"'’”»)\]」』”）]*$")
+
+
+def _is_inside(block: Sequence[Atom], behind: str) -> bool:
+    """Return whether a line break is inside a sentence.
+
+    It is not behind punctuation, before a capital, a number or a bullet (of an address, a list, a
+    poem), nor beside another break or a tag that ends the block.
+
+    Args:
+        block: the atoms before it.
+        behind: the text behind it.
+    """
+    before = "".join(atom.plain for atom in block).rstrip()
+    if not has_words(before) or _ENDING.search(before):
+        return False
+    while (tag := _TAGS.match(behind := behind.lstrip())) and _name(tag[0]) in _IN_LINE:
+        behind = behind[tag.end() :]
+    return behind[:1].isalpha() and not behind[:1].isupper()
 
 
 def _name(tag: str) -> str:

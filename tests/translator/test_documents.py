@@ -43,6 +43,7 @@ HTML = [
     "<p>你好<b>世界</b>。再见！</p>",
     "<textarea>keep\nthis</textarea><button>Press <u>me</u></button>",
     "<a><a><b><a>Nested</a></b></a> in itself</a>",
+    "<p>A man<br>plays <b>the<BR/>\n guitar</b><br>and sings.<br>Then<br>he<br><br>goes.</p>",
     "<![CDATA[raw]]><!DOCTYPE html><html lang=en><title>A title</title>",
 ]
 MARKDOWN = [
@@ -107,6 +108,30 @@ def test_everything_that_is_no_word_is_kept(format, text):
     for model in MODELS:
         found = translated(text, format, model)
         assert not kept(text, format) - kept(found, format), (model, found)
+
+
+BREAKS = [
+    ("A man<br>plays the guitar.", ["A man plays the guitar."]),
+    ("A man<br />\n <b><i>plays</b></i>", ["A man \n plays"]),
+    ("A man.<br>plays", ["A man.", "plays"]),
+    ("A man:”)<br>plays", ["A man:”)", "plays"]),
+    ("Anna Li<br>Main street<br>5 Berlin<br>- a list<br>(b) x", 5),
+    ("A man<br><br>plays<br><p>on", ["A man", "plays", "on"]),
+    ("<br>a man<br>", ["a man"]),
+    ("5<br>a man<br>\u4f60\u597d", ["a man \u4f60\u597d"]),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), BREAKS)
+def test_a_line_break_is_inside_a_sentence_or_ends_it(text, wanted):
+    found = Document(text, "html", "en").sentences
+    assert (len(found) if isinstance(wanted, int) else found) == wanted
+
+
+def test_many_line_breaks_take_no_time():
+    begin = time.thread_time()
+    Document("word<br>" * 50_000, "html", "en")
+    assert time.thread_time() - begin < 5
 
 
 GENEROUS = settings(
