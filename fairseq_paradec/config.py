@@ -150,7 +150,8 @@ class DecodingConfig:
         "dtype of the weights in a drafter's passes and in heads. Drafts differ by rounding; an "
         "exact decoder's output does not",
         choices=DRAFTER_DTYPES,
-        absent="where passes are native int8, of assisted int4; else that of the verifier",
+        absent="where passes are native int8, of assisted, and of self_draft for int8, int4; else "
+        "that of the verifier",
     )
     speed_profile: str | None = _option(
         None,

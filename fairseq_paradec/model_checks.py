@@ -9,7 +9,6 @@ has them all but the last; those that it does not need are None.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .engine.native.library import halves
 from .errors import excludes, option_error
 from .model_facts import class_of, device_of
 
@@ -41,13 +40,17 @@ def attends_locally(model: Any) -> bool:
     return hasattr(model, "image_sizes")
 
 
-def drafts_for_itself(dtype: str | None, engine: str, model: Any) -> bool:
-    """Return whether a model can draft in fewer bits than its passes have: see ``self_draft``."""
+def drafts_for_itself(dtype: str | None, halves: bool, model: Any) -> bool:
+    """Return whether a model can draft in fewer bits than its passes have: see ``self_draft``.
+
+    Args:
+        dtype: ``--engine-dtype``.
+        halves: whether the engine has fewer bits than 8.
+        model: the model, or the first of an ensemble.
+    """
     if device_of(model) != "cpu" or attends_locally(model):
         return False
-    if dtype != "int8":
-        return True
-    return engine != "torch" and halves() and not getattr(model, "is_packed_only", False)
+    return dtype != "int8" or (halves and not getattr(model, "is_packed_only", False))
 
 
 def any_transformer(decoding: str, models: Sequence[Any], drafter_path: str | None) -> None:

@@ -19,7 +19,7 @@ class Offer(NamedTuple):
     block: int  # the block size of the drafter's training; 0 without a drafter
     vocabulary: int  # the target dictionary's size
     dtype: str | None  # ``--engine-dtype``
-    engine: str  # ``--engine``
+    halves: bool  # whether the engine has drafts in fewer bits than 8
     model: Any  # the model, or the first of an ensemble
 
 
@@ -30,7 +30,7 @@ def plain(offer: Offer) -> OptionSets:
 
 def in_fewer_bits(offer: Offer) -> OptionSets:
     """Return the candidates of ``self_draft``: none where drafts would be as dear as passes."""
-    return [{}] if drafts_for_itself(offer.dtype, offer.engine, offer.model) else []
+    return [{}] if drafts_for_itself(offer.dtype, offer.halves, offer.model) else []
 
 
 def sliding_windows(offer: Offer) -> OptionSets:

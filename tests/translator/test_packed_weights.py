@@ -150,7 +150,9 @@ def test_weights_that_have_changed_are_packed_again(packed: Path) -> None:
 
 def test_maps_of_another_model_are_not_taken() -> None:
     with pytest.raises(ValueError, match="those of another model"):
-        shelf.Shelf("int8", 2, None, [[32, 64]]).place(32, 65)
+        shelf.Shelf("int8", 2, None, [[32, 64]]).place(32, 65, 2)
+    with pytest.raises(ValueError, match="those of another model"):
+        shelf.Shelf("drafts", 3, None, [[32, 64]]).place(32, 64, 4)
 
 
 def test_a_mistake_is_named(capsys: Any, tmp_path: Path) -> None:

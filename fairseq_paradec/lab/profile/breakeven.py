@@ -14,6 +14,7 @@ from fairseq.data import LanguagePairDataset
 from ...config import flag
 from ...decoding.depth import Costs, Depths, steps_kept
 from ...decoding.provenance import NATIVE
+from ...engine.native.library import halves
 from ...errors import excludes, needs, option_error
 from ...model_checks import has_heads
 from ...plugin.tasks.loading import decoder as build
@@ -108,7 +109,8 @@ def make_decoders(pair: Pair, drafters: dict[str, str | None], asked: BreakEven)
         for decoder, block_size in product(drafters, block_sizes):
             method = METHODS[decoder]
             words = len(pair.task.target_dictionary)
-            offer = Offer(block_size, words, engine.dtype, engine.kind, pair.model)
+            fewer = engine.kind == NATIVE and halves()
+            offer = Offer(block_size, words, engine.dtype, fewer, pair.model)
             if method.candidates is None or not method.candidates(offer):
                 continue
             own = {"decoding": decoder, "drafter_path": drafters[decoder]}

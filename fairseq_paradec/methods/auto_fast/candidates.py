@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ...config import RULE_OPTIONS, SEARCH_OPTIONS, DecodingConfig, flag
+from ...engine.native.library import halves
 from ...registry import METHODS
 from ...variants import Offer
 
@@ -45,6 +46,7 @@ def candidates(
         model: the model, or the first of an ensemble.
     """
     with_budget = config.latency_budget_ms is not None
+    fewer = config.engine != "torch" and halves()
     limits = {name: getattr(config, name) for name in (*SEARCH_OPTIONS, *RULE_OPTIONS)}
     offered = []
     if with_budget:
@@ -53,7 +55,7 @@ def candidates(
         if method.candidates is None or method.drafter not in (None, *drafters):
             continue
         block, path = drafters.get(method.drafter or "", Drafter(0, None))
-        offer = Offer(block, vocabulary, config.engine_dtype, config.engine, model)
+        offer = Offer(block, vocabulary, config.engine_dtype, fewer, model)
         base = DecodingConfig(**{"decoding": name, **method.defaults, **limits})
         base = replace(
             base, beam=1, drafter_path=path, engine=config.engine, engine_dtype=config.engine_dtype
@@ -78,6 +80,7 @@ def beam_candidates(
     limits = {name: getattr(config, name) for name in (*SEARCH_OPTIONS, *RULE_OPTIONS)}
     limits |= {"engine": config.engine, "engine_dtype": config.engine_dtype}
     plain = DecodingConfig("multiword_beam", **limits)
+    fewer = config.engine != "torch" and halves()
     offered = [Candidate(f"multiword_beam --beam {config.beam}", plain)]
     for name, method in METHODS.items():
         if method.candidates is None or not method.beams:
@@ -85,7 +88,7 @@ def beam_candidates(
         if method.drafter not in (None, *drafters):
             continue
         _, path = drafters.get(method.drafter or "", Drafter(0, None))
-        if not method.candidates(Offer(0, 0, config.engine_dtype, config.engine, model)):
+        if not method.candidates(Offer(0, 0, config.engine_dtype, fewer, model)):
             continue
         for depth in DEPTHS:
             label = f"{name} --beam {config.beam} --block-size {depth}"
