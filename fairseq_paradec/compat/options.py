@@ -40,6 +40,10 @@ _LEAST = {
 }
 
 
+#: Options that are numbers, whole or not.
+_NUMBERS = ("patience", "length_penalty", "repetition_penalty", "sampling_topp")
+
+
 @dataclass(frozen=True)
 class Options:
     """How ``translate_batch`` translates; names and defaults are CTranslate2's.
@@ -87,6 +91,9 @@ class Options:
         if self.min_decoding_length > self.max_decoding_length:
             allowed = f"at most max_decoding_length, {self.max_decoding_length}"
             raise option_error("min_decoding_length", self.min_decoding_length, allowed)
+        for name in _NUMBERS:
+            if not isinstance(getattr(self, name), int | float | np.number):
+                raise option_error(name, getattr(self, name), "a number")
         if not 0 < self.patience < math.inf:
             raise option_error("patience", self.patience, "a number above 0")
         if self.num_hypotheses > self.enough and not (self.draws and self.beam_size == 1):

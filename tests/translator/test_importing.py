@@ -376,6 +376,30 @@ def test_rules_of_generate_hold_by_default(
                 assert (pairs or endless) and all(got == want for got, want in pairs), flags
 
 
+@pytest.mark.parametrize("family", ["marian", "nllb"])
+def test_sequences_may_begin_with_the_first_input(family: str, tmp_path: Path) -> None:
+    """So a word is forbidden at the beginning alone; Marian's first input is ``<pad>``."""
+    made, given, out = saved(family), tmp_path / "folder", tmp_path / "out"
+    task = imported(family)[2]
+    sample, words = batch(made, task), task.target_dictionary
+    source = sample["net_input"]["src_tokens"]
+    plain = made.generate(words, source, max_new_tokens=41)
+    count = 2 if made.languages else 1  # behind the language
+    first = made.model.config.decoder_start_token_id
+    bad = [[first, *(made.numbers[words[i]] for i in row[:count])] for row in plain]
+    shutil.copytree(made.folder, given)
+    change(GENERATE, bad_words_ids=bad)(given)
+    languages = [one.strip("_") for one in made.languages] or ["en", "de"]
+    pair = ["--source", languages[0], "--target", languages[1]]
+    assert main(["import", str(given), str(out), *pair]) == 0
+    wanted = made.generate(words, source, max_new_tokens=41, bad_words_ids=bad)
+    task, model = load(out)
+    for engine in ("native", "torch"):
+        flags = {"decoding": "greedy", "engine": engine} | model_folder.read(out).settings
+        assert tokens(decode(task, [model], sample, Limits(max_len_b=40), **flags)) == wanted
+    assert all(got[:count] != row[:count] for got, row in zip(wanted, plain, strict=True))
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -283,7 +283,7 @@ def native_write(
 
 def rules_of(rules: TokenRules) -> Rules:
     """Return rules as the library reads them, while ``rules`` lives."""
-    return Rules(
+    made = Rules(
         pad=rules.pad,
         unknown=rules.unk,
         end=rules.eos,
@@ -292,15 +292,18 @@ def rules_of(rules: TokenRules) -> Rules:
         temperature=rules.temperature,
         penalty=rules.penalty,
         of_logits=rules.of_logits,
-        suppressed=address_of(rules.suppressed_tokens),
-        sequences=address_of(rules.sequence_tokens),
-        sequence_sizes=address_of(rules.sequence_sizes),
-        num_suppressed=len(rules.suppressed),
-        num_sequences=len(rules.sequences),
         ngram=rules.ngram,
         has_first=rules.first is not None,
         renormalised=rules.renormalised,
     )
+    if rules.suppressed:
+        made.suppressed = address_of(rules.suppressed_tokens)
+        made.num_suppressed = len(rules.suppressed)
+    if rules.sequences:
+        made.sequences = address_of(rules.sequence_tokens)
+        made.sequence_sizes = address_of(rules.sequence_sizes)
+        made.num_sequences = len(rules.sequences)
+    return made
 
 
 class Texts:

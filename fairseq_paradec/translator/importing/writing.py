@@ -49,8 +49,11 @@ def _settings(model: Foreign) -> dict[str, Any]:
     place = {number: words[i] for i, number in enumerate(order)}
     # An output may be empty, which fairseq's default forbids.
     settings = {"min_len": 0} | {name: value for name, value in model.search.items() if value}
-    first = None if model.start is None else order.index(model.start)
-    if settings.get("rules_of") == "transformers" and first not in (None, PAD):
+    reads_first = settings.get("rules_of") == "transformers" and model.start is not None
+    # <pad> is not written, so that no rule but a sequence that begins with it depends on it.
+    if reads_first and (
+        order[PAD] != model.start or any(model.start in each for each in model.forbidden)
+    ):
         settings["rules_first"] = place[model.start]
     lines = [" ".join(place[number] for number in sequence) for sequence in model.forbidden]
     return settings | ({"suppress_sequences": "\n".join(lines)} if lines else {})
