@@ -232,7 +232,7 @@ def print_split(
 
     together = options.get("buffer_size", BUFFER_SIZE)
     with progress:
-        for translation in translator.texts(lines, "text", drafts, together, **options):
+        for translation in translator.texts(lines, "text", drafts, together=together, **options):
             print(translation.text.rstrip("\r\n"))
             for note in translation.notes:
                 print(note, file=sys.stderr)

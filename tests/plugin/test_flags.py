@@ -501,6 +501,8 @@ def test_flags_of_translate_arrive_or_are_refused(
     arrived: dict[str, Any] = {}
 
     class Recorder:
+        folder = argparse.Namespace(source="en")
+
         def __init__(self, path: Path, device: str) -> None:
             arrived.update(model=path, device=device)
 
@@ -522,7 +524,7 @@ def test_flags_of_translate_arrive_or_are_refused(
     translate.declare(parser)
     for action in parser._actions:
         name = action.dest
-        if name in ("help", "model", "out", "nbest", "scores"):  # the last two: what is printed
+        if name in ("help", "model", "out", "nbest", "scores", "split"):  # or what is printed
             continue
         if name in ("source_language", "target_language"):  # tests/translator/test_hub.py
             continue

@@ -161,7 +161,7 @@ def test_fairseqs_arguments_are_taken_in_its_order_and_by_name() -> None:
     found = (config.max_len_a, config.max_len_b, config.min_len, config.unkpen, config.temperature)
     assert found == (0.5, 9, 3, 2.0, 1.5) and config.unnormalized
     assert made.symbols_to_strip_from_output == {5, words.eos()}
-    assert made.decoder.suppressed == (words.index("w1"),)
+    assert made.decoder._rules.suppressed == (words.index("w1"),)
     assert (made.max_len_a, made.len_penalty, made.normalize_scores) == (0.5, 1.0, False)
     ensemble = JacobiGenerator(EnsembleModel([model, model]), words)
     assert ensemble.decoder.models == [model, model] == [*ensemble.model.models]
@@ -286,7 +286,7 @@ def test_a_subclass_of_others_is_built_and_asked() -> None:
     with pytest.raises(UsageError, match=r"^JacobiGenerator\(\): got 'loud'"):
         task.build_generator([model], args, JacobiGenerator, {"loud": 2})
     made = task.build_generator([model], args, seq_gen_cls=Shout, extra_gen_cls_kwargs=extra)
-    assert made.decoder.suppressed == (task.target_dictionary.index("w1"),)
+    assert made.decoder._rules.suppressed == (task.target_dictionary.index("w1"),)
     made = task.build_generator([model], args, Shout, {"loud": 2})
     config = made.decoder.config
     assert (config.decoding, config.block_size, args.beam) == ("pgj", 4, 1)
