@@ -23,7 +23,7 @@ from ..extras import is_installed
 from ..files import language_pair
 from ..model.dictionary import Dictionary
 from ..model.model import Model
-from ..translator.model_folder import ModelFolder, new_folder, write
+from ..translator.model_folder import NAME, ModelFolder, described, new_folder, write
 from ..translator.translator import Translator
 from . import arguments
 
@@ -71,8 +71,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         help="of the weights that --engine-dtype packs keep no others: the folder is smaller, and "
         "decodes on CPUs of this kind alone, by native passes alone",
     )
-    add("-s", "--source-lang", help="(default: as files of DATA are named)")
-    add("-t", "--target-lang", help="(default: as files of DATA are named)")
+    add("-s", "--source-lang", help="(default: as files of DATA say)")
+    add("-t", "--target-lang", help="(default: as files of DATA say)")
     add("--tokenizer", help="fairseq's name of the tokenizer that made the text, such as moses")
     add("--bpe", choices=tuple(BPE_FILES), help="fairseq's name of the BPE that split the text")
     for name in dict.fromkeys(name for names in BPE_FILES.values() for name in names):
@@ -190,6 +190,9 @@ def _save_packed(model: Any, folder: Path, dtypes: Sequence[str]) -> dict[str, s
 def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
     """Return what the folder will hold, and the given files by their names in it.
 
+    Settings are those of DATA, if it is a model folder, and so is what processes text, unless flags
+    say it.
+
     Raises:
         UsageError: a file or a language is missing, or a flag does not belong to the BPE.
     """
@@ -202,6 +205,12 @@ def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
     given = {"path": args.path, "drafter_path": args.drafter_path}
     given |= {name: getattr(args, name) for name in bpe_flags}
     given = {name: path for name, path in given.items() if path is not None}
+    known = args.data / NAME
+    was = described(known, "DATA")[0] if known.is_file() else ModelFolder("", "")
+    tokenizer, bpe = args.tokenizer, args.bpe
+    if args.tokenizer is None and args.bpe is None:  # text is processed as DATA says
+        tokenizer, bpe, bpe_flags = was.tokenizer, was.bpe, tuple(was.bpe_files)
+        given |= {name: args.data / file for name, file in was.bpe_files.items()}
     for name, path in given.items():
         if not path.is_file():
             raise option_error(flag(name), str(path), "a file; there is none")
@@ -212,9 +221,10 @@ def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
         *_pair(args),
         model=names["path"],
         drafter=names.get("drafter_path"),
-        tokenizer=args.tokenizer,
-        bpe=args.bpe,
+        tokenizer=tokenizer,
+        bpe=bpe,
         bpe_files={name: names[name] for name in bpe_flags},
+        settings=was.settings,
     )
     files = {name: args.data / name for name in folder.files if name.startswith("dict.")}
     for name, path in files.items():
@@ -240,6 +250,9 @@ def _pair(args: argparse.Namespace) -> tuple[str, str]:
             "DATA", str(args.data), "a folder that fairseq-preprocess made; there is none"
         )
     named = language_pair(str(args.data))
+    if (args.data / NAME).is_file():
+        was = described(args.data / NAME, "DATA")[0]
+        named = was.source, was.target
     pair: tuple[Any, Any] = args.source_lang or named[0], args.target_lang or named[1]
     for name, language in zip(("-s", "-t"), pair, strict=True):
         if language is None:

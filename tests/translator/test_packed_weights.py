@@ -38,6 +38,29 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_model_folder_is_packed_with_what_it_says(packed: Path, tmp_path: Path) -> None:
+    """Its settings, and what splits text, unless flags say it; also in place."""
+    given = tmp_path / "given"
+    shutil.copytree(packed, given)
+    about = json.loads((given / "paradec.json").read_text())
+    about["settings"] = {"max_len_b": 3, "repetition_penalty": 2.0}
+    (given / "paradec.json").write_text(json.dumps(about))
+    words = [str(given), "--path", str(given / "model.safetensors"), "--engine-dtype", "bf16"]
+    for out in (tmp_path / "out", given):
+        assert paradec(["pack", words[0], str(out), *words[1:]]) == 0
+        made = json.loads((out / "paradec.json").read_text())
+        for key in ("settings", "tokenizer", "bpe"):
+            assert made[key] == about[key]
+        assert list(made["packed"]) == ["bf16"]
+        assert (
+            max(len(one.text.split()) for one in fairseq_paradec.load(out).results(SENTENCES)) < 5
+        )
+    other = tmp_path / "other"
+    assert paradec(["pack", words[0], str(other), *words[1:], "--tokenizer", "space"]) == 0
+    made = json.loads((other / "paradec.json").read_text())
+    assert (made["tokenizer"], made["bpe"], made["settings"]) == ("space", None, about["settings"])
+
+
 PACK = (
     "import sys; from fairseq_paradec.cli.main import main; sys.exit(main(['pack', *sys.argv[1:]]))"
 )
