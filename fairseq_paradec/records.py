@@ -65,6 +65,7 @@ class Record(TypedDict, total=False):
     given: list[bool]
     lossless: bool
     sampling: dict[str, float]
+    rules: dict[str, Any]
     engine: str
     engine_dtype: str
     compiled: bool

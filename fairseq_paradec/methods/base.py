@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..batch import Batch, Hooks, Numbers
-from ..config import DecodingConfig
+from ..config import ALL, RULE_OPTIONS, DecodingConfig
 from ..decoding.acceptance import ExactMatch
 from ..decoding.given import GivenDrafter
 from ..decoding.hypotheses import hypothesis
@@ -166,6 +166,10 @@ class Decoder(abc.ABC):
             self.models,
             self.helper,
         )
+        names = ("no_repeat_ngram_size", *RULE_OPTIONS)
+        rules = {name: getattr(self.config, name) for name in names}
+        if rules := {name: rule for name, rule in rules.items() if rule != ALL[name].default}:
+            fields["rules"] = rules
         if self.sampling is not None:
             fields["sampling"] = asdict(self.sampling) | {"temperature": self.config.temperature}
             if self.config.seed is not None:

@@ -413,6 +413,18 @@ def test_a_program_that_waits_for_each_answer_has_it(tmp_path):
     assert asked.returncode == 0
 
 
+def test_records_have_the_rules_of_the_search(tmp_path):
+    words = ["translate", "--model", str(DEMO), "--decoding", "self_draft", "--text", "A dog."]
+    rules = ["--repetition-penalty", "1.5", "--no-repeat-ngram-size", "2"]
+    for more in ([], rules):
+        file = tmp_path / f"{len(more)}.jsonl"
+        assert paradec([*words, *more, "--stats-file", str(file)]) == 0
+        (record,) = (json.loads(line) for line in file.read_text().splitlines())
+        assert record["lossless"]
+        wanted = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2} if more else None
+        assert record.get("rules") == wanted
+
+
 LINES = ["A dog runs.  Mr. Smith sleeps!", "", "....", "Two boys play football.", "A man sits"]
 
 
