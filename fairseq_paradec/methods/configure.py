@@ -12,6 +12,7 @@ from ..config import (
     RULE_FLAGS,
     RULE_OPTIONS,
     SEARCH_OPTIONS,
+    TEXT_RULES,
     DecodingConfig,
     check_values,
     flag,
@@ -189,8 +190,12 @@ def _check_needs(decoding: str, given: Mapping[str, Any]) -> None:
     loosens = "accept_margin" in given and method.default("accept_topk") == 1
     if loosens and given.get("accept_topk", 1) == 1:
         raise needs("--accept-margin", given["accept_margin"], "--accept-topk, from 2 up")
-    if given.get("min_block", 1) > 1 and "draft_tree" in given:
-        raise excludes("--draft-tree", given["draft_tree"], "--min-block")
+    if given.get("min_block", 1) > 1:
+        if "draft_tree" in given:
+            raise excludes("--draft-tree", given["draft_tree"], "--min-block")
+        for name in TEXT_RULES:
+            if (rule := given.get(name, ALL[name].default)) != ALL[name].default:
+                raise excludes(flag(name), rule, "--min-block, which writes what is drafted")
     if method.helper is not None and method.needs_drafter and not given.get("drafter_path"):
         raise needs("--decoding", decoding, f"--drafter-path with {method.helper.wanted}")
     if given.get("audit") and not method.audited:

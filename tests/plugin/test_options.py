@@ -192,6 +192,11 @@ def test_auto_refuses_what_is_only_of_a_method(name):
         ("gad_pp", {"accept_margin": "1"}, "--accept-margin '1' from 0"),
         ("blockwise", {"accept_distance": -1}, "--accept-distance -1 from 0"),
         ("blockwise", {"min_block": 0}, "--min-block 0 from 1"),
+        (
+            "blockwise",
+            {"min_block": 2, "no_repeat_ngram_size": 3},
+            "--no-repeat-ngram-size 3 excludes --min-block",
+        ),
         ("gad", {"drafter_shortlist": 0}, "--drafter-shortlist 0 from 1"),
         ("pj", {"jacobi_init": "zero"}, "--jacobi-init zero source-copy"),
         ("pj", {"jacobi_length": "ref"}, "--jacobi-length ref oracle"),

@@ -184,6 +184,8 @@ def allowed(row: Row) -> bool:
     single = given.family in ("nat", "blockwise", "multiword")
     if row.get("models") == 2 and single:
         return False
+    if reads_texts and dict(given.flags).get("min_block", 1) > 1:
+        return False  # it writes what the rules forbid
     if reads_texts and given.family in ("nat", "multiword"):
         return False
     if dict(given.flags).get("audit") and limits.texts():
