@@ -231,7 +231,7 @@ def plan(args: argparse.Namespace) -> tuple[ModelFolder, dict[str, Path]]:
         if not path.is_file():
             raise option_error("DATA", str(args.data), f"a folder with {name}, a dictionary")
     for key, name in names.items():
-        if name in files:
+        if files.get(name, given[key]) != given[key]:
             raise option_error(
                 flag(key), str(given[key]), f"another name than {name}, which is taken"
             )

@@ -46,7 +46,7 @@ def otherwise(setting: Any, source: Sequence[int], rules: Rules) -> Any:
     if flags["decoding"] == "greedy":
         return lambda y: []
     itself = flags["decoding"] == "self_draft"
-    size = flags.get("block_size", 20 if itself else 6)
+    size = flags.get("block_size", 20 if itself else 12)
     sure = flags.get("draft_confidence", 0 if itself else 0.4)
     say = gad.verifier([setting.models[0] if itself else setting.given], source, rules)
     return lambda y: drafting.said(say, rules, y, size, sure)
