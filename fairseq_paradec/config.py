@@ -22,10 +22,8 @@ LARGEST = (1 << 31) - 1
 # Groups of options: read by methods that name them, by every method's engine, by its reports; rules
 # of the search that fairseq's has not, and what they mean, which is no flag; and those of fairseq's
 # search, which are fairseq's own flags.
-METHOD, ENGINE, REPORT, RULE, MEANING, SEARCH = (
-    *("method", "engine", "report"),
-    *("rule", "meaning", "search"),
-)
+METHOD, ENGINE, REPORT = "method", "engine", "report"
+RULE, MEANING, SEARCH = "rule", "meaning", "search"
 
 
 def flag(name: str) -> str:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from ..errors import option_error
+from ..errors import UsageError, option_error
 
 #: Seconds without a byte after which the lines that are there are taken.
 QUIET = 0.02
@@ -30,15 +30,22 @@ class Pipe(Iterator[str]):
     def take(self, count: int) -> list[str]:
         """Return the next lines: so many, or those that are there once the pipe is quiet.
 
-        The first is waited for; none come behind the pipe's end.
+        The first is waited for; none come behind the pipe's end. Lines before one that is no text
+        are returned, and it is refused in the next call.
 
         Raises:
-            UsageError: a line is no text in UTF-8.
+            UsageError: the first line is no text in UTF-8.
         """
         taken: list[str] = []
         while len(taken) < count:
             if self._lines:
-                taken.append(_text(self._lines.popleft()))
+                try:
+                    taken.append(_text(self._lines[0]))
+                except UsageError:
+                    if not taken:
+                        raise
+                    break
+                self._lines.popleft()
             elif self._ends or not self._read(QUIET if taken else None):
                 break
         return taken

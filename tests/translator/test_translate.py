@@ -471,10 +471,12 @@ def test_lines_of_a_pipe_that_have_come_are_decoded_together(monkeypatch):
     os.close(ours)
     ours, theirs = os.pipe()
     os.write(theirs, b"a\nb\xff\n")
+    lines = Pipe(ours)
+    assert lines.take(2) == ["a\n"]
     with pytest.raises(
         UsageError, match=r"FILE: got 'standard input'; allowed: text in UTF-8; b'b"
     ):
-        Pipe(ours).take(2)
+        lines.take(2)
     for end in (ours, theirs):
         os.close(end)
 
